@@ -1,0 +1,29 @@
+"""Fixtures of every tier: small real things, built once a session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(scope="session")
+def tiny_checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Qwen3-VL with its processor, saved as an ordinary checkpoint."""
+    from odb_example.models.miniature import build_tiny_checkpoint
+
+    return build_tiny_checkpoint(tmp_path_factory.mktemp("model") / "tiny", seed=0)
+
+
+@pytest.fixture(scope="session")
+def miniature_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A miniature MM-Mix store of 300 records, its benchmark in ``benchmark/`` beside the records."""
+    from odb_example.data.miniature import build_miniature
+
+    folder = tmp_path_factory.mktemp("data") / "mix"
+    build_miniature(folder, records=300, seed=0, benchmark_path=folder / "benchmark")
+    return folder

@@ -1,0 +1,88 @@
+"""Join the ranks that a launcher started, and talk between them.
+
+`start` reads the variables torchrun, accelerate and srun set; one process alone needs none and no process group is made for it.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+
+from odb_example.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """This process among the others of the job."""
+
+    rank: int
+    world_size: int
+    local_rank: int
+    device: torch.device
+
+    @property
+    def is_main(self) -> bool:
+        return self.rank == 0
+
+
+def start(device: Literal["auto", "cpu", "cuda"], timeout_s: int) -> Ranks:
+    """Join the job's process group: NCCL on GPUs, gloo on CPU.
+
+    Args:
+        timeout_s: how long a collective waits for the other ranks. It is set here, because `TrainingArguments`
+            passes its own ``ddp_timeout`` on only for some back ends.
+
+    Raises:
+        UserError: CUDA asked for where there is none, or fewer GPUs than local ranks.
+    """
+    rank, world_size = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    local_rank = int(os.environ.get("LOCAL_RANK", 0))
+    chosen = choose_device(device, local_rank)
+    if world_size > 1 and not dist.is_initialized():
+        backend = "nccl" if chosen.type == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s))
+    return Ranks(rank, world_size, local_rank, chosen)
+
+
+def choose_device(device: Literal["auto", "cpu", "cuda"], local_rank: int = 0) -> torch.device:
+    """The device of this rank, made current if it is a GPU.
+
+    Raises:
+        UserError: CUDA asked for where there is none, or fewer GPUs than local ranks.
+    """
+    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+        return torch.device("cpu")
+    visible = torch.cuda.device_count()
+    if visible <= local_rank:
+        raise UserError(
+            f"rank {local_rank} of this machine has no GPU: {visible} visible",
+            "lower --num-processes, set CUDA_VISIBLE_DEVICES, or give --device cpu",
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def stop() -> None:
+    """Leave the process group, so that no rank ends while another still talks to it."""
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def gather_objects(value: Any) -> list[Any]:
+    """``value`` of every rank, in rank order, on every rank."""
+    if not dist.is_initialized():
+        return [value]
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, value)
+    return gathered
+
+
+def barrier() -> None:
+    """Wait for every rank."""
+    if dist.is_initialized():
+        dist.barrier()
