@@ -1,6 +1,6 @@
 """Join the ranks that a launcher started, and talk between them.
 
-`start` reads the variables torchrun, accelerate and srun set; one process alone needs none and no process group is made for it.
+`start` reads the variables that torchrun and accelerate set; for one process alone no process group is made.
 """
 
 from __future__ import annotations

@@ -52,11 +52,8 @@ def write_json(path: Path, value: Any) -> None:
 
 def write_json_lines(path: Path, rows: Iterable[Any]) -> int:
     """Write one JSON value a line; returns the number of rows."""
-    count = 0
     with writing(path) as stream:
-        for count, row in enumerate(rows, start=1):
-            stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
-    return count
+        return sum(bool(stream.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")) for row in rows)
 
 
 def read_json(path: Path) -> Any:

@@ -1,0 +1,179 @@
+"""Commands and flags, made from the declared settings; click parses, `resolve` decides, `run` acts.
+
+Importing this module costs no torch, so that ``--help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from odb_example import __version__
+from odb_example.errors import CheckFailed, UserError
+from odb_example.resolve import Resolved, resolve
+from odb_example.settings import SHARED, Settings, choices_of, option_of
+
+_DOTTED = re.compile(r"--(caps|trainer)\.([A-Za-z0-9_]+)(?:=(.*))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spec:
+    """One command: what it does, which groups of settings it offers, what it sets by itself."""
+
+    run: Callable[..., int | None]
+    help: str
+    groups: tuple[str, ...] = ()
+    defaults: Mapping[str, Any] | None = None
+    parameters: tuple[click.Parameter, ...] = ()
+    aliases: tuple[str, ...] = ()
+
+
+class _SettingsCommand(click.Command):
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """``--trainer.NAME VALUE`` is ``--trainer NAME VALUE`` to click, which knows no dotted options."""
+        words: list[str] = []
+        for word in args:
+            match = _DOTTED.fullmatch(word)
+            words += [word] if match is None else [f"--{match[1]}", match[2], *([match[3]] if match[3] else [])]
+        return super().parse_args(ctx, words)
+
+
+class _Commands(click.Group):
+    def __init__(self, aliases: Mapping[str, str], **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.alias_of = aliases
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        return super().get_command(ctx, self.alias_of.get(cmd_name, cmd_name))
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if self.get_command(ctx, args[0]) is None:
+            names = [*self.commands, *self.alias_of]
+            close = difflib.get_close_matches(args[0], names, n=1, cutoff=0.4)
+            raise UserError(f"unknown command {args[0]!r}", f"did you mean {close[0]}?" if close else "see --help")
+        return super().resolve_command(ctx, args)
+
+
+def build(specs: Mapping[str, Spec], epilog: str) -> click.Group:
+    """The command-line program of ``specs``, in their order."""
+    aliases = {alias: name for name, spec in specs.items() for alias in spec.aliases}
+    group = _Commands(
+        aliases,
+        name="odb-example",
+        help="Train and evaluate Qwen3-VL with Online Dynamic Batching.",
+        epilog=epilog,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    group.list_commands = lambda ctx: list(group.commands)  # type: ignore[method-assign]
+    group.params.append(
+        click.Option(
+            ["--version"], is_flag=True, is_eager=True, expose_value=False, help="Show the version.", callback=_version
+        )
+    )
+    for name, spec in specs.items():
+        group.add_command(_command(name, spec))
+    return group
+
+
+def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not ctx.resilient_parsing:
+        click.echo(f"odb-example {__version__}")
+        ctx.exit()
+
+
+def _command(name: str, spec: Spec) -> click.Command:
+    if not spec.groups:
+        return click.Command(name, params=list(spec.parameters), callback=spec.run, help=spec.help)
+    fields = fields_of(spec.groups)
+    options: list[click.Parameter] = [_flag_of(field) for field in fields]
+    options += [
+        click.Option(
+            ["--settings"],
+            type=click.Path(path_type=Path),
+            help="YAML file of settings, e.g. a run's run_settings.yaml",
+        ),
+        click.Option(["--print-settings"], is_flag=True, help="show each value and where it came from, then stop"),
+    ]
+
+    def call(settings: Path | None, print_settings: bool, **words: Any) -> int | None:
+        own = {parameter.name: words.pop(parameter.name) for parameter in spec.parameters if parameter.name}
+        resolved = resolve(_given(words), file=settings, command=spec.defaults)
+        if print_settings:
+            return show_settings(resolved)
+        for note in resolved.notes:
+            print(note, file=sys.stderr, flush=True)
+        return spec.run(resolved.settings, **own)
+
+    return _SettingsCommand(name, params=[*spec.parameters, *options], callback=call, help=spec.help)
+
+
+def fields_of(groups: Sequence[str]) -> list[str]:
+    """Setting names offered by a command; of two that share a flag, the one declared first."""
+    taken: dict[str, str] = {}
+    for name in Settings.model_fields:
+        option = option_of(name)
+        if set(option.commands) & {SHARED, *groups}:
+            taken.setdefault(option.flag or name.replace("_", "-"), name)
+    return list(taken.values())
+
+
+def _flag_of(name: str) -> click.Option:
+    field, option = Settings.model_fields[name], option_of(name)
+    flag = option.flag or name.replace("_", "-")
+    default = (
+        "" if field.default in (None, {}) or field.annotation in (bool, bool | None) else f"default {field.default}"
+    )
+    notes = "; ".join(part for part in (default, f"variable {option.env}" if option.env else "") if part)
+    words = f"{field.description} [{notes}]" if notes else str(field.description)
+    if field.annotation in (bool, bool | None):
+        state = "" if field.default is None else f" [default {'on' if field.default else 'off'}]"
+        return click.Option([f"--{flag}/--no-{flag}", name], default=None, help=words + state)
+    if field.annotation in (dict[str, str], dict[str, int]):
+        return click.Option([f"--{flag}", name], type=(str, str), multiple=True, metavar=".NAME VALUE", help=words)
+    metavar = "|".join(choices_of(name)) or "VALUE"
+    return click.Option([f"--{flag}", name], type=click.UNPROCESSED, metavar=metavar, help=words)
+
+
+def _given(words: Mapping[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in words.items() if value is not None and value != ()}
+    return {name: dict(value) if isinstance(value, tuple) else value for name, value in given.items()}
+
+
+def show_settings(resolved: Resolved) -> None:
+    """Print name, value and source of every setting."""
+    width = max(map(len, Settings.model_fields))
+    for name in Settings.model_fields:
+        print(f"{name:<{width}}  {getattr(resolved.settings, name)!s:<40}  {resolved.origin[name]}")
+
+
+def main(specs: Mapping[str, Spec], epilog: str, arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit status: 0 well, 1 a check failed, 2 bad input, 130 interrupted."""
+    try:
+        result = build(specs, epilog).main(args=arguments, prog_name="odb-example", standalone_mode=False)
+    except UserError as error:
+        return _fail(str(error))
+    except CheckFailed as error:
+        return _fail(str(error), status=1)
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.ctx.get_help() if error.ctx else "")
+        return 0
+    except click.ClickException as error:
+        return _fail(" ".join(error.format_message().split()))
+    except (click.Abort, KeyboardInterrupt):
+        print("odb-example: interrupted", file=sys.stderr)
+        return 130
+    return result if isinstance(result, int) else 0
+
+
+def _fail(line: str, status: int = 2) -> int:
+    print(f"odb-example: error: {line}", file=sys.stderr, flush=True)
+    return status
