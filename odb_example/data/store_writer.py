@@ -1,0 +1,228 @@
+"""The TMDB folder, written: streamed, resumable, and complete or not there at all.
+
+Everything is collected in ``<name>.building`` beside the target, one part per source; `finish` joins the parts, writes the
+metadata and renames the folder. A build that stops is taken up at the first unfinished source: that source's part starts
+afresh, the images it had stored are met again by content. Another plan (sources, options, builder) starts from nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+from odb_example.data.records import Record, RecordError, path_problem, placeholder_problem
+from odb_example.data.store import METADATA_NAME, RECORDS_NAME
+from odb_example.data.store_index import scan_offsets, write_index
+from odb_example.errors import UserError
+from odb_example.files import read_json, write_json
+
+FORMAT = "tmdb-1"
+_PARTS, _PLAN = ".parts", "plan.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredImage:
+    """An image to store.
+
+    Attributes:
+        content: hex digest of what counts as the image: its pixels where we drew it, its bytes where it came as a file.
+            It names the file, so an image is stored once, and it is what the fingerprint sees of it.
+        suffix: file ending without dot.
+    """
+
+    data: bytes
+    content: str
+    suffix: str
+
+    @property
+    def path(self) -> str:
+        return f"images/{self.content[:2]}/{self.content[:32]}.{self.suffix}"
+
+
+@dataclass(slots=True)
+class PartState:
+    """What a source's part holds; written when the source is complete."""
+
+    source: str
+    records: int = 0
+    images: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    digest: str = ""
+
+
+class StoreWriter:
+    """Writes one store, source after source, in the order of ``sources``.
+
+    Use `source` for each source that is not in `finished`, then `finish`.
+
+    Args:
+        plan: everything that decides the content (builder version, recipe, options); a stopped build of another plan is
+            thrown away, and the plan becomes part of the metadata.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, sources: Sequence[str], plan: Mapping[str, Any]) -> None:
+        self.path = Path(path)
+        self.sources = tuple(sources)
+        self.plan = json.loads(json.dumps({"format": FORMAT, "sources": list(sources), **plan}))
+        self.building = self.path.with_name(f"{self.path.name}.building")
+        self._take_up()
+
+    def _take_up(self) -> None:
+        plan_file = self.building / _PARTS / _PLAN
+        try:
+            if plan_file.is_file() and read_json(plan_file) == self.plan:
+                return
+            shutil.rmtree(self.building, ignore_errors=True)
+            write_json(plan_file, self.plan)
+        except OSError as error:
+            raise UserError(f"cannot write {self.building}: {error.strerror}") from error
+
+    @property
+    def finished(self) -> tuple[str, ...]:
+        """Sources whose parts are complete."""
+        return tuple(source for source in self.sources if self._state_file(source).is_file())
+
+    def source(self, name: str) -> SourceWriter:
+        """Start (or start again) the part of one source; complete when the ``with`` block ends well."""
+        assert name in self.sources, name
+        return SourceWriter(self.building, name, self._part_file(name), self._state_file(name))
+
+    def finish(self, **metadata: Any) -> dict[str, Any]:
+        """Join the parts, write metadata and index, and put the folder in its place.
+
+        Returns:
+            the metadata as written.
+        """
+        assert self.finished == self.sources, "every source must be complete"
+        states = [PartState(**read_json(self._state_file(source))) for source in self.sources]
+        ids: set[str] = set()
+        checksum = hashlib.sha256()
+        records = self.building / RECORDS_NAME
+        referenced: set[str] = set()
+        with records.open("wb") as stream:
+            for source in self.sources:
+                for line in self._part_file(source).open("rb"):
+                    value = json.loads(line)
+                    if value["id"] in ids:
+                        raise RecordError(str(self._part_file(source)), value["id"], "id", "is used twice")
+                    ids.add(value["id"])
+                    referenced.update(value["images"])
+                    checksum.update(line)
+                    stream.write(line)
+            stream.flush()
+            os.fsync(stream.fileno())
+        self._sweep(referenced)
+        write_index(records, scan_offsets(records))
+        whole = {
+            "format": FORMAT,
+            "num_records": len(ids),
+            "num_images": len(referenced),
+            "sources": {state.source: state.records for state in states},
+            "skipped": {state.source: state.skipped for state in states if state.skipped},
+            "records_sha256": checksum.hexdigest(),
+            "fingerprint": fingerprint(states),
+            "plan": self.plan,
+            **metadata,
+        }
+        write_json(self.building / METADATA_NAME, whole)
+        shutil.rmtree(self.building / _PARTS)
+        self._put_in_place()
+        return whole
+
+    def _sweep(self, referenced: set[str]) -> None:
+        """Remove images that only an interrupted part had named."""
+        images = self.building / "images"
+        for file in [file for file in images.rglob("*") if file.is_file()]:
+            if file.relative_to(self.building).as_posix() not in referenced:
+                file.unlink()
+
+    def _put_in_place(self) -> None:
+        replaced = self.path.with_name(f"{self.path.name}.replaced")
+        shutil.rmtree(replaced, ignore_errors=True)
+        if self.path.exists():
+            os.replace(self.path, replaced)
+        os.replace(self.building, self.path)
+        shutil.rmtree(replaced, ignore_errors=True)
+
+    def _part_file(self, source: str) -> Path:
+        return self.building / _PARTS / f"{self.sources.index(source):02d}.jsonl"
+
+    def _state_file(self, source: str) -> Path:
+        return self._part_file(source).with_suffix(".json")
+
+
+class SourceWriter:
+    """One source's part: add records with their images, count what was left out."""
+
+    def __init__(self, folder: Path, source: str, part: Path, state: Path) -> None:
+        self._folder, self._part, self._state_file = folder, part, state
+        self._state = PartState(source)
+        self._skipped: Counter[str] = Counter()
+        self._digest = hashlib.sha256()
+        self._stream: BinaryIO
+
+    def __enter__(self) -> SourceWriter:
+        self._state_file.unlink(missing_ok=True)
+        self._stream = self._part.open("wb")
+        return self
+
+    def add(self, record: Record, images: Sequence[StoredImage] = ()) -> None:
+        """Store one record; ``images`` are its images in order, their paths already in the record.
+
+        Raises:
+            RecordError: the record would not read back.
+        """
+        assert [image.path for image in images] == list(record.images), record.id
+        problem = placeholder_problem(record.conversations, len(record.images))
+        problem = problem or next(filter(None, map(path_problem, record.images)), "")
+        if problem:
+            raise RecordError(str(self._part), record.id, "images", problem)
+        for image in images:
+            store_image(self._folder / image.path, image.data)
+        line = json.dumps(record.to_json(), ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+        self._digest.update(line)
+        self._stream.write(line)
+        self._state.records += 1
+        self._state.images += len(images)
+
+    def skip(self, reason: str) -> None:
+        """Count a row that did not become a record."""
+        self._skipped[reason] += 1
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with self._stream:
+            if kind is None:
+                self._stream.flush()
+                os.fsync(self._stream.fileno())
+        if kind is None:
+            self._state.skipped = dict(sorted(self._skipped.items()))
+            self._state.digest = self._digest.hexdigest()
+            write_json(self._state_file, asdict(self._state))
+
+
+def fingerprint(states: Sequence[PartState]) -> str:
+    """What the data is, from what every part holds. Image paths carry the image's content, so lines cover pixels."""
+    whole = hashlib.sha256()
+    for state in states:
+        whole.update(f"{state.source}\n{state.records}\n{state.digest}\n".encode())
+    return f"tmdb:{whole.hexdigest()}"
+
+
+def store_image(file: Path, data: bytes) -> None:
+    """Write one image unless its content is there already; a killed process leaves no half file under the name."""
+    if file.exists():
+        return
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_name(f".{file.name}.{os.getpid()}")
+    temporary.write_bytes(data)
+    os.replace(temporary, file)
