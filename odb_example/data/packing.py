@@ -1,8 +1,9 @@
 """Token-budget groups, from lengths known up front.
 
-Takes sample lengths (tokens, visual tokens included); yields lists of positions whose padded size ``max(length) * rows``
-stays within ``token_budget``. Neighbours in length share a group, so little is padded; what it costs is the original order
-(every position stands in the result once, so a caller can put results back) and knowing every length beforehand.
+Takes sample lengths (tokens, visual tokens included); yields lists of positions whose padded size
+``max(length) * rows`` stays within ``token_budget``. Neighbours in length share a group, so little is padded. It costs
+the original order (every position stands in the result once, so a caller can put results back) and knowing every
+length beforehand.
 """
 
 from __future__ import annotations

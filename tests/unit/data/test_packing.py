@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ def test_a_group_of_several_fits_the_budget(lengths: list[int], budget: int, ord
 @given(lengths_lists, st.integers(1, 800), orders)
 def test_no_two_neighbouring_groups_would_fit_into_one(lengths: list[int], budget: int, order: Order) -> None:
     groups = pack(lengths, budget, order=order)
-    for left, right in zip(groups, groups[1:], strict=False):
+    for left, right in pairwise(groups):
         assert padded_tokens(lengths, left + right[:1]) > budget
 
 
