@@ -37,18 +37,17 @@ base_python() {
 
 python=$(active_python)
 if [ -z "$python" ] || ! satisfied "$python"; then
-  if [ ! -x .venv/bin/python ]; then
-    base=$(base_python)
-    say "making a virtual environment in .venv with $base"
-    rm -rf .venv.new
-    "$base" -m venv .venv.new || { say "error: $base cannot make a virtual environment; install its venv package"; exit 2; }
-    rm -rf .venv && mv .venv.new .venv
-  fi
   python=$here/.venv/bin/python
   if ! satisfied "$python"; then
-    say "installing the requirements (once; torch is large)"
-    # By requirement, not by project: the commands below run from this checkout.
-    "$python" odb_example/requirements.py "${extras[@]}" > .venv/missing.txt 2>/dev/null || true
+    if ! "$python" -m pip --version >/dev/null 2>&1; then # absent, or an earlier attempt was cut off
+      base=$(base_python)
+      say "making a virtual environment in .venv with $base"
+      rm -rf .venv
+      "$base" -m venv .venv || { say "error: $base cannot make a virtual environment; install its venv package"; exit 2; }
+    fi
+    say "installing the requirements into .venv (once; torch is large)"
+    # By requirement, not by project: the commands run from this checkout.
+    "$python" odb_example/requirements.py "${extras[@]}" > .venv/missing.txt || true
     "$python" -m pip install --quiet --disable-pip-version-check -r .venv/missing.txt \
       || { say "error: pip could not install the requirements; its words stand above"; exit 2; }
   fi

@@ -108,7 +108,8 @@ def _command(name: str, spec: Spec) -> click.Command:
         own = {parameter.name: words.pop(parameter.name) for parameter in spec.parameters if parameter.name}
         resolved = resolve(_given(words), file=settings, command=spec.defaults)
         if print_settings:
-            return show_settings(resolved)
+            show_settings(resolved)
+            return 0
         for note in resolved.notes:
             print(note, file=sys.stderr, flush=True)
         return spec.run(resolved.settings, **own)

@@ -51,7 +51,7 @@ def _toml():  # type: ignore[no-untyped-def]
     try:
         import tomllib
     except ImportError:  # Python 3.10
-        from pip._vendor import tomli as tomllib  # type: ignore[import-not-found,no-redef]
+        from pip._vendor import tomli as tomllib  # type: ignore[no-redef]
     return tomllib.loads
 
 

@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import click
+
 from odb_example import cli
-from odb_example.settings import BENCHMARK, DATA, INSPECT, TRAIN, VALLOSS, Settings
+from odb_example.errors import UserError
+from odb_example.settings import BENCHMARK, COMPARE, DATA, INSPECT, TRAIN, VALLOSS, Settings
 
 TRAIN_STAGE = "odb_example.train.trainer:train"
 VALLOSS_STAGE = "odb_example.evaluate.validation_loss:evaluate_validation_loss"
@@ -55,9 +59,103 @@ def benchmark(settings: Settings) -> int:
     return _stage(BENCHMARK_STAGE, settings)
 
 
+def eval_standard(settings: Settings) -> int:
+    return evaluate(_with(settings, checkpoint=settings.checkpoint or str(Path(settings.output_root, "standard-none"))))
+
+
 def evaluate(settings: Settings) -> int:
     """Both evaluations of one checkpoint; the second runs only if the first went well."""
     return eval_valloss(settings) or benchmark(settings)
+
+
+def all_odb(settings: Settings) -> int:
+    """Data, training with ODB, both evaluations of the trained and of the untrained model, figures side by side."""
+    from odb_example import workflow
+
+    data(settings)
+    folder = workflow.run_folder(settings)
+    status = workflow.train_and_evaluate(settings, train, evaluate)
+    status = status or workflow.evaluate_untrained(settings, folder, evaluate)
+    untrained = workflow.headline("before training", workflow.untrained_folder(settings))
+    workflow.show([workflow.headline(folder.name, folder), untrained])
+    return status
+
+
+def compare_all(settings: Settings) -> int:
+    """What all-odb is for one loader, for ODB and the standard loader: data, inspect, both trainings, compare."""
+    from odb_example import workflow
+
+    if settings.output_dir:
+        raise UserError("all writes two run folders; --output-dir names one", "give --output-root instead")
+    data(settings)
+    status = inspect(settings)
+    runs = [_with(settings, loader=loader, odb_integration="enable") for loader in ("odb", "standard")]
+    for run in runs:
+        status = status or workflow.train_and_evaluate(run, train, evaluate)
+    folders = [workflow.run_folder(run) for run in runs]
+    status = status or workflow.evaluate_untrained(settings, folders[0], evaluate)
+    if status == 0:
+        _compare(folders, Path(settings.output_root, "comparison"))
+    return status
+
+
+def compare(settings: Settings, runs: tuple[Path, ...], record: Path | None) -> None:
+    folders = list(runs) or sorted(path.parent for path in Path(settings.output_root).glob("*/train_summary_*.json"))
+    if not folders:
+        raise UserError(f"no finished run under {settings.output_root}", "train first, or name run folders")
+    _compare(folders, Path(settings.output_root, "comparison"))
+    if record:
+        from odb_example.report.record import write_record
+
+        write_record(folders, record)
+
+
+def _compare(folders: list[Path], output: Path) -> None:
+    from odb_example.report.compare import compare_runs
+
+    compare_runs(folders, output)
+
+
+def report(run: Path, output: Path | None) -> None:
+    from odb_example.report.compare import report_run
+
+    report_run(run, output or run / "report.html")
+
+
+def audit(runs: tuple[Path, ...]) -> int:
+    from odb_example.evaluate.audit import audit_runs
+
+    return audit_runs(runs)
+
+
+def doctor(settings: Settings) -> int:
+    from rich.console import Console
+    from rich.text import Text
+
+    from odb_example.doctor import examine
+
+    style = {"ok": "green", "note": "yellow", "fail": "red"}
+    console, failed = Console(soft_wrap=True), False
+    for finding in examine(settings):
+        failed |= finding.state == "fail"
+        console.print(
+            Text(f"{finding.state:<5}", style[finding.state]), f"{finding.about}: {finding.words}", markup=False
+        )
+    return int(failed)
+
+
+def test(arguments: tuple[str, ...]) -> int:
+    """The suite as CI runs it: unit and integration, then the gpu tier rehearsed on this machine."""
+    import subprocess
+
+    root = Path(__file__).resolve().parent.parent
+    if not (root / "tests").is_dir():
+        raise UserError("the suite is not in the installed package", "run it from a checkout")
+    suite = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", *arguments]
+    rehearsal = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "--device", "cpu", "--num-processes", "2"]
+    return subprocess.run(suite, cwd=root).returncode or (
+        0 if arguments else subprocess.run(rehearsal, cwd=root).returncode
+    )
 
 
 def _stage(stage: str, settings: Settings) -> int:
@@ -74,9 +172,15 @@ def main(arguments: list[str] | None = None) -> int:
     return cli.main(COMMANDS, EPILOG, arguments)
 
 
+_PATH = click.Path(path_type=Path)
+_RUNS = click.Argument(["runs"], type=_PATH, nargs=-1)
 EPILOG = "COMMAND --help lists a command's options; each is also a variable, a line of --settings FILE, or both."
 COMMANDS: Mapping[str, cli.Spec] = {
     "install": cli.Spec(run=install, help="Install what is missing into this Python."),
+    "doctor": cli.Spec(
+        run=doctor, help="Versions, upstream faults, devices, disk, model, data; exit 1 if a command would fail.",
+        groups=(TRAIN, BENCHMARK),
+    ),
     "data": cli.Spec(run=data, help="Build the data: public MM-Mix, or the embedded miniature.", groups=(DATA,)),
     "inspect": cli.Spec(
         run=inspect, help="Look at finished samples: lengths, labels, visual tokens; exit 1 on any failure.",
@@ -97,11 +201,42 @@ COMMANDS: Mapping[str, cli.Spec] = {
     "eval-odb": cli.Spec(
         run=evaluate, help="Validation loss and MMMU-MC of OUTPUT_ROOT/odb-enable.", groups=(VALLOSS, BENCHMARK),
     ),
+    "eval-standard": cli.Spec(
+        run=eval_standard, help="Validation loss and MMMU-MC of OUTPUT_ROOT/standard-none.",
+        groups=(VALLOSS, BENCHMARK),
+    ),
     "eval-valloss": cli.Spec(
         run=eval_valloss, help="Validation loss of a checkpoint.", groups=(VALLOSS,), aliases=("valloss",),
     ),
     "benchmark": cli.Spec(
         run=benchmark, help="MMMU multiple choice by likelihood.", groups=(BENCHMARK,), aliases=("eval-benchmark",),
+    ),
+    "all-odb": cli.Spec(
+        run=all_odb, help="Data, training with ODB, both evaluations, and the figures beside the untrained model's.",
+        groups=(TRAIN, DATA, VALLOSS, BENCHMARK), defaults={"loader": "odb", "save_final_model": True},
+    ),
+    "all": cli.Spec(
+        run=compare_all, help="The complete comparison: ODB and the standard loader, evaluated and compared.",
+        groups=(TRAIN, DATA, INSPECT, VALLOSS, BENCHMARK), defaults={"save_final_model": True},
+    ),
+    "compare": cli.Spec(
+        run=compare, help="Compare finished run folders: table, comparison.json, report.html.", groups=(COMPARE,),
+        parameters=(_RUNS, click.Option(["--record"], type=_PATH, help="also write a public record")),
+    ),
+    "report": cli.Spec(
+        run=report, help="One run's page.",
+        parameters=(
+            click.Argument(["run"], type=_PATH),
+            click.Option(["--output"], type=_PATH, help="file (default: RUN/report.html)"),
+        ),
+    ),
+    "audit": cli.Spec(
+        run=audit, help="Recompute scores from the row files alone; with two runs, compare them row by row.",
+        parameters=(_RUNS,),
+    ),
+    "test": cli.Spec(
+        run=test, help="The suite as CI runs it; arguments go to pytest.",
+        parameters=(click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED),),
     ),
 }  # fmt: skip
 
