@@ -81,7 +81,12 @@ def build(specs: Mapping[str, Spec], epilog: str) -> click.Group:
     )
     for name, spec in specs.items():
         group.add_command(_command(name, spec))
+    group.add_command(click.Command("help", help="Show this message.", callback=lambda: click.echo(_overview(group))))
     return group
+
+
+def _overview(group: click.Group) -> str:
+    return group.get_help(click.Context(group, info_name="odb-example"))
 
 
 def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
@@ -159,7 +164,11 @@ def show_settings(resolved: Resolved) -> None:
 def main(specs: Mapping[str, Spec], epilog: str, arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status: 0 well, 1 a check failed, 2 bad input, 130 interrupted."""
     try:
-        result = build(specs, epilog).main(args=arguments, prog_name="odb-example", standalone_mode=False)
+        program = build(specs, epilog)
+        with program.make_context("odb-example", list(sys.argv[1:] if arguments is None else arguments)) as context:
+            result = program.invoke(context)
+    except click.exceptions.Exit as stop:  # --help and --version
+        return stop.exit_code
     except UserError as error:
         return _fail(str(error))
     except CheckFailed as error:
@@ -169,8 +178,8 @@ def main(specs: Mapping[str, Spec], epilog: str, arguments: Sequence[str] | None
         return 0
     except click.ClickException as error:
         return _fail(" ".join(error.format_message().split()))
-    except (click.Abort, KeyboardInterrupt):
-        print("odb-example: interrupted", file=sys.stderr)
+    except KeyboardInterrupt:
+        print("odb-example: interrupted", file=sys.stderr, flush=True)
         return 130
     return result if isinstance(result, int) else 0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -75,6 +76,7 @@ def _local_processes(settings: Settings) -> int:
 
 
 def _start_ranks(stage: str, settings: Settings, processes: int) -> int:
+    from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.launcher.api import elastic_launch
     from torch.distributed.run import config_from_args, parse_args
@@ -83,6 +85,7 @@ def _start_ranks(stage: str, settings: Settings, processes: int) -> int:
     if settings.node_rank == 0:
         _require_free(port)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # its words are about its own agents
     arguments = [
         f"--nproc-per-node={processes}", f"--nnodes={settings.nnodes}", f"--node-rank={settings.node_rank}",
         f"--master-addr={settings.master_addr}", f"--master-port={port}", "--max-restarts=0", stage,
@@ -92,6 +95,8 @@ def _start_ranks(stage: str, settings: Settings, processes: int) -> int:
         os.environ[_FAILURES] = failures
         try:
             elastic_launch(config, _rank)(stage, settings.model_dump_json())
+        except SignalException as error:
+            raise KeyboardInterrupt from error  # the launcher has ended the ranks; to a person it is an interrupt
         except ChildFailedError as error:
             _, first = error.get_first_failure()
             return _report(Path(failures), first.local_rank, first.exitcode)

@@ -49,7 +49,7 @@ def _option(
 class Settings(BaseModel):
     """One run's resolved settings; immutable, unknown names refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
 
     # --- what and where -------------------------------------------------------------------------------------------
     preset: Literal["public", "miniature"] | None = _option(
