@@ -1,0 +1,139 @@
+"""Run a function on several ranks of one machine, in fresh processes, and bring its results back.
+
+For benchmarks and tests, where `torch.distributed.run` would be slow to start and its results hard to fetch. Processes
+come from a fork server that has torch imported already, so a rank starts in milliseconds and inherits nothing else.
+"""
+
+from __future__ import annotations
+
+import datetime
+import multiprocessing
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any
+
+PRELOADED = ["torch", "torch.distributed", "transformers.trainer_pt_utils", "odb_example.train.loaders"]
+
+
+class RankFailed(RuntimeError):
+    """A rank raised, died or did not end in time; the message holds every rank's traceback or exit status."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one rank's function returned, and the processes it had left running at its end (their command lines)."""
+
+    value: Any
+    left_running: list[str]
+
+
+def in_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, timeout_s: float) -> list[Answer]:
+    """``function(rank, world_size, *arguments)`` on every rank, inside a gloo process group if there are several.
+
+    Args:
+        function: at module level, importable by a fresh process.
+        timeout_s: bound of the whole call; every process is ended when it is over.
+
+    Raises:
+        RankFailed: any rank did not return.
+    """
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    port = free_port()
+    ranks, pipes = [], []
+    for rank in range(world_size):
+        mine, theirs = context.Pipe(duplex=False)
+        ranks.append(
+            context.Process(target=_rank, args=(theirs, function, rank, world_size, port, timeout_s, arguments))
+        )
+        ranks[-1].start()
+        theirs.close()
+        pipes.append(mine)
+    answers: dict[int, Answer | str] = {}
+    deadline = time.monotonic() + timeout_s
+    while len(answers) < world_size and (left := deadline - time.monotonic()) > 0:
+        for pipe in wait([pipe for rank, pipe in enumerate(pipes) if rank not in answers], timeout=left):
+            rank = pipes.index(pipe)  # type: ignore[arg-type]
+            try:
+                answers[rank] = pipe.recv()  # type: ignore[union-attr]
+            except EOFError:
+                ranks[rank].join(5)
+                answers[rank] = f"ended with exit status {ranks[rank].exitcode} and no answer"
+        if any(isinstance(answer, str) for answer in answers.values()):
+            break
+    failed = len(answers) < world_size or any(isinstance(answer, str) for answer in answers.values())
+    for process in ranks:
+        process.join(0 if failed else 10)
+        if process.is_alive():
+            failed = True
+            process.kill()
+            process.join()
+    if failed:
+        raise RankFailed(
+            "\n".join(
+                f"rank {rank}: {answer if isinstance(answer := answers.get(rank, 'no answer in time'), str) else 'ok'}"
+                for rank in range(world_size)
+            )
+        )
+    return [answers[rank] for rank in range(world_size)]  # type: ignore[misc]
+
+
+def _rank(
+    pipe: Any,
+    function: Callable[..., Any],
+    rank: int,
+    world_size: int,
+    port: int,
+    timeout_s: float,
+    arguments: tuple[Any, ...],
+) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    try:
+        if world_size > 1:
+            dist.init_process_group(
+                "gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=world_size,
+                timeout=datetime.timedelta(seconds=timeout_s),
+            )  # fmt: skip
+        answer = Answer(function(rank, world_size, *arguments), children())
+        if world_size > 1:
+            dist.barrier()
+            dist.destroy_process_group()
+        pipe.send(answer)
+    except BaseException:  # noqa: BLE001 - whatever it was, the caller is told
+        pipe.send(traceback.format_exc())
+
+
+def children() -> list[str]:
+    """Command lines of this process's direct children, the helpers of multiprocessing and torch aside."""
+    found = []
+    for task in Path("/proc/self/task").iterdir():
+        for child in (task / "children").read_text().split():
+            try:
+                command = Path("/proc", child, "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
+                state = Path("/proc", child, "stat").read_text().rsplit(")", 1)[1].split()[0]
+            except OSError:
+                continue  # it ended meanwhile
+            if state != "Z" and not any(helper in command for helper in ("resource_tracker", "torch_shm_manager")):
+                found.append(f"{child}: {command}")
+    return found
+
+
+def free_port() -> int:
+    """A TCP port that was free a moment ago."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def open_descriptors() -> int:
+    """File descriptors this process holds."""
+    return len(os.listdir("/proc/self/fd"))
