@@ -35,12 +35,20 @@ EVAL_RESULTS: Schema = {
     "label_tokens_per_sample": LABEL_TOKENS_PER_SAMPLE,
 }
 _SCORE = _leaves("accuracy total correct")
+DISCIPLINES = (
+    "Art & Design",
+    "Business",
+    "Science",
+    "Health & Medicine",
+    "Humanities & Social Science",
+    "Tech & Engineering",
+)
 BENCHMARK_RESULTS: Schema = {
     **_leaves("protocol split checkpoint dataset subjects evaluated_samples excluded_samples total_rows_seen"),
     **_leaves("overall_accuracy overall_correct overall_total excluded_by_reason prediction_counts"),
     **_leaves("option_status_counts total_images"),
-    "per_category": dict.fromkeys(("Art & Design", "Business", "Science", "Health & Medicine", "Humanities & Social Science", "Tech & Engineering", "Overall"), _SCORE),
-}  # fmt: skip
+    "per_category": dict.fromkeys((*DISCIPLINES, "Overall"), _SCORE),
+}
 PREDICTION = _leaves(
     "protocol split subject category sample_id question options valid_candidate_letters option_status ground_truth "
     "candidate_scores choice_scores prediction score_margin correct num_images"
