@@ -281,9 +281,7 @@ def _qwen2_vl(text: dict[str, Any], ids: dict[str, int]) -> PreTrainedModel:
 _HALF = (0.5, 0.5, 0.5)
 _CLIP_MEAN, _CLIP_STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
 
-_QWEN3_VL = _Family(
-    "qwen3_vl", QWEN3_VL_TEMPLATE, 16, _HALF, _HALF, Qwen3VLProcessor, Qwen3VLVideoProcessor, _qwen3_vl
-)
+_QWEN3_VL = _Family("qwen3_vl", QWEN3_VL_TEMPLATE, 16, _HALF, _HALF, Qwen3VLProcessor, Qwen3VLVideoProcessor, _qwen3_vl)
 _QWEN2_5_VL = _Family(
     "qwen2_5_vl", QWEN2_VL_TEMPLATE, 14, _CLIP_MEAN, _CLIP_STD, Qwen2_5_VLProcessor, Qwen2VLVideoProcessor, _qwen2_5_vl
 )

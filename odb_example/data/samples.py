@@ -1,0 +1,215 @@
+"""Record to finished sample: everything a model needs, true length included, before anything is grouped.
+
+`SampleMaker` turns one record and its image bytes into a plain dict of tensors; `FinishedSamples` is the lazy data set
+over a store. Nothing downstream adds, masks or drops a token: what `length` says here is what a budget may count on.
+
+Truncation: a conversation longer than ``max_length`` keeps its first ``max_length`` tokens. Where that would cut into
+an image or leave no label, the record is refused instead (`SampleError.reason`), never altered further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+from PIL import Image
+from torch.utils.data import Dataset
+
+from odb_example.data.chat import (
+    ChatTemplate,
+    Message,
+    TemplateRefusedError,
+    messages_of,
+    shape_of,
+    texts_of,
+)
+from odb_example.data.encoding import IGNORE_INDEX, ConversationEncoder, Encoded, Program
+from odb_example.data.images import ImageError, image_size, open_image
+from odb_example.data.records import Record
+from odb_example.errors import UserError
+
+Sample = dict[str, torch.Tensor]
+ReadImage = Callable[[str], bytes]
+Reason = Literal["image", "image_shape", "template", "no_label", "image_cut", "control_token", "missing_image"]
+
+
+class SampleError(UserError):
+    """A record that cannot become a sample; ``reason`` is one word for counting, the message says the rest."""
+
+    def __init__(self, record_id: str, reason: Reason, problem: str, mend: str = "") -> None:
+        self.record_id, self.reason = record_id, reason
+        self.fault = problem
+        super().__init__(f"record {record_id!r}: {problem}", mend or "mend it, or leave it out: --on-bad-record skip")
+
+
+class Backend(Protocol):
+    """How one kind of processor turns messages and images into tokens; pure, picklable."""
+
+    def encode(self, messages: Sequence[Message], sizes: Sequence[tuple[int, int]]) -> Encoded:
+        """Ids, labels and image positions, untruncated, for images of ``sizes`` (height, width)."""
+        ...
+
+    def prompt(self, messages: Sequence[Message], sizes: Sequence[tuple[int, int]]) -> Encoded:
+        """The same with the words that ask for an answer, and no labels."""
+        ...
+
+    def token_fields(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Further per-token fields the model takes, each as long as ``ids``."""
+        ...
+
+    def pixels(self, images: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
+        """What the vision tower takes; one call of the image processor."""
+        ...
+
+
+class SampleMaker:
+    """Makes finished samples with one checkpoint's processor; deterministic and picklable.
+
+    Args:
+        processor: as `odb_example.models.loading.load_processor` gives it, image cap included.
+        max_length: token cap of one sample, visual tokens included.
+        backend: ``qwen_vl`` for Qwen2-VL, Qwen2.5-VL and Qwen3-VL, ``generic`` for other image-text processors,
+            ``auto`` to find out.
+
+    Raises:
+        UserError: the processor does not fit the backend.
+    """
+
+    def __init__(self, processor: Any, *, max_length: int, backend: str = "auto") -> None:
+        self.max_length = max_length
+        self.backend = choose_backend(processor, backend)
+
+    def finish(self, record: Record, image_bytes: ReadImage) -> Sample:
+        """One finished sample; see the module's words for truncation.
+
+        Returns:
+            ``input_ids``, ``attention_mask``, ``labels`` and, where the model takes them, ``mm_token_type_ids``: int64 of
+            shape (length,); with images ``pixel_values`` (patches, dim) and ``image_grid_thw`` (images, 3);
+            ``odb_n_patches``: int64 of shape (), patches before merging.
+
+        Raises:
+            SampleError: the record cannot become a sample.
+        """
+        images = [self._image(record, path, open_image, image_bytes) for path in record.images]
+        encoded = self._encoded(record, [(image.height, image.width) for image in images])
+        sample = self._tokens(encoded)
+        sample["labels"] = torch.tensor(encoded.labels, dtype=torch.int64)
+        return self._with_pixels(sample, images)
+
+    def length(self, record: Record, image_bytes: ReadImage) -> int:
+        """``len(input_ids)`` of the finished sample, from its text and its images' headers.
+
+        Raises:
+            SampleError: as `finish`, as far as the headers tell.
+        """
+        sizes = [self._image(record, path, image_size, image_bytes) for path in record.images]
+        return len(self._encoded(record, sizes).ids)
+
+    def prompt(self, text: str, images: Sequence[Image.Image]) -> Sample:
+        """A question to be answered, images first, for scoring: no labels, and never cut.
+
+        Raises:
+            ValueError: the processor refuses an image's shape.
+        """
+        messages = (Message("user", (*[None] * len(images), text)),)
+        encoded = self.backend.prompt(messages, [(image.height, image.width) for image in images])
+        return self._with_pixels(self._tokens(encoded), images)
+
+    def _encoded(self, record: Record, sizes: Sequence[tuple[int, int]]) -> Encoded:
+        try:
+            encoded = self.backend.encode(messages_of(record), sizes)
+        except TemplateRefusedError as error:
+            raise SampleError(record.id, "template", str(error)) from error
+        except ValueError as error:
+            raise SampleError(record.id, "image_shape", str(error)) from error
+        return truncated(record.id, encoded, self.max_length)
+
+    def _tokens(self, encoded: Encoded) -> Sample:
+        ids = torch.tensor(encoded.ids, dtype=torch.int64)
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **self.backend.token_fields(ids)}
+
+    def _with_pixels(self, sample: Sample, images: Sequence[Image.Image]) -> Sample:
+        features = self.backend.pixels(images) if images else {}
+        patches = len(features["pixel_values"]) if images else 0
+        return {**sample, **features, "odb_n_patches": torch.tensor(patches, dtype=torch.int64)}
+
+    def _image(self, record: Record, path: str, read: Callable[[bytes], Any], image_bytes: ReadImage) -> Any:
+        try:
+            return read(image_bytes(path))
+        except ImageError as error:
+            raise SampleError(record.id, "image", f"{path}: {error}") from error
+        except (UserError, OSError) as error:
+            raise SampleError(record.id, "missing_image", f"{path}: {error}") from error
+
+
+def truncated(record_id: str, encoded: Encoded, max_length: int) -> Encoded:
+    """The first ``max_length`` tokens, images whole and at least one label that the model's shift by one reads.
+
+    Raises:
+        SampleError: an image would be cut or lost, or no label is left.
+    """
+    total = len(encoded.ids)
+    if total > max_length:
+        if encoded.images and encoded.images[-1][1] > max_length:
+            raise SampleError(
+                record_id, "image_cut", f"{total} tokens, and the cap of {max_length} would cut an image or lose it",
+                "raise --max-length or lower --image-max-pixels",
+            )  # fmt: skip
+        encoded = Encoded(encoded.ids[:max_length], encoded.labels[:max_length], encoded.images)
+    if all(label == IGNORE_INDEX for label in encoded.labels[1:]):
+        cut = f" within the first {max_length} of {total} tokens" if total > max_length else ""
+        raise SampleError(record_id, "no_label", f"no assistant text{cut} to learn from")
+    return encoded
+
+
+def choose_backend(processor: Any, name: str) -> Backend:
+    """The backend called ``name``, checked against the processor's own output.
+
+    Raises:
+        UserError: it does not fit.
+    """
+    from odb_example.data.qwen import QwenBackend
+
+    return QwenBackend(processor)
+
+
+class FinishedSamples(Dataset[Sample]):
+    """Finished samples of some records of a store, made on access; what ODB's contract calls ready.
+
+    Args:
+        store: records and image bytes.
+        indices: store indices of the samples, in order.
+        maker: makes them.
+    """
+
+    odb_ready = True
+
+    def __init__(self, store: Any, indices: Sequence[int], maker: SampleMaker) -> None:
+        self.store = store
+        self.indices = [int(index) for index in indices]
+        self.maker = maker
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    def __getitem__(self, position: int) -> Sample:
+        """The finished sample with its store index as ``sample_index``, shape (1,).
+
+        Raises:
+            IndexError: past the end; loaders that iterate rely on it.
+            SampleError: the record cannot become one.
+        """
+        sample = self.maker.finish(self.record(position), self.store.image_bytes)
+        sample["sample_index"] = torch.tensor([self.indices[position]], dtype=torch.int64)
+        return sample
+
+    def length(self, position: int) -> int:
+        """``len(self[position]["input_ids"])`` without decoding pixels."""
+        return self.maker.length(self.record(position), self.store.image_bytes)
+
+    def record(self, position: int) -> Record:
+        """The record behind a sample."""
+        if not 0 <= position < len(self.indices):
+            raise IndexError(f"sample {position} of {len(self.indices)}")
+        return self.store[self.indices[position]]
