@@ -1,91 +1,88 @@
-"""The embedded MM-Mix: a small store of real material from installed packages, made from a seed, and its benchmark."""
+"""The embedded MM-Mix: a small store of real material from installed packages, made from a seed, and its benchmark.
+
+Takes a seed and a number of records; leaves an ordinary store and an MMMU-shaped benchmark folder. Digits,
+photographs and words of the records that the default split holds out, and those of the benchmark, occur nowhere in
+the training records. That holds for the default split only: another ``split_seed`` mixes the pools (the metadata
+names the split it holds for).
+"""
 
 from __future__ import annotations
 
-import random
-from dataclasses import dataclass, field
+import os
 from pathlib import Path
-from typing import Any
 
-import numpy as np
+from tqdm import tqdm
 
-from odb_example.data.pixels import Pixels, stored
-from odb_example.data.records import Record, Turn
-from odb_example.data.store_writer import StoreWriter
+from odb_example.data.build_report import BuildReport
+from odb_example.data.embedded.benchmark import write_benchmark
+from odb_example.data.embedded.dice import Dice
+from odb_example.data.embedded.material import material
+from odb_example.data.embedded.mix import SOURCES, Drawn, counts
+from odb_example.data.pixels import stored
+from odb_example.data.records import Record
+from odb_example.data.splits import make_split
+from odb_example.data.store_writer import SourceWriter, StoreWriter, standing
 
-VERSION = 0
-SHARES = {
-    "aokvqa": 0.08,
-    "iiit5k": 0.02,
-    "orand_car_a": 0.03,
-    "image_textualization": 0.48,
-    "sharegpt4o": 0.28,
-    "chinese_text_recognition": 0.03,
-    "vqa_like": 0.08,
-}
+VERSION = 1
+# The split that validation material is kept apart for: the defaults of the settings.
+VAL_SIZE, SPLIT_SEED = 0.05, 42
 
 
-@dataclass(frozen=True, slots=True)
-class BuildReport:
-    """What a build left behind."""
+def build_miniature(
+    path: Path, *, records: int, seed: int, benchmark_path: Path, overwrite: bool = False
+) -> BuildReport:
+    """Build the miniature store at ``path``, and its benchmark at ``benchmark_path`` (inside the store, or elsewhere).
 
-    path: Path
-    records: int
-    per_source: dict[str, int]
-    skipped: dict[str, dict[str, int]] = field(default_factory=dict)
-    fingerprint: str = ""
-    nothing_to_do: bool = False
+    The same plan already there is nothing to do.
+
+    Raises:
+        UserError: something else is at ``path`` and ``overwrite`` is off, or the folder cannot be written.
+    """
+    path, benchmark_path = Path(path), Path(benchmark_path)
+    plan = {
+        "recipe": "miniature",
+        "version": VERSION,
+        "seed": seed,
+        "records": records,
+        "material_split": {"mode": "lf_val_size", "val_size": VAL_SIZE, "split_seed": SPLIT_SEED},
+        "benchmark": os.path.relpath(benchmark_path, path),
+    }
+    writer = StoreWriter(path, sources=tuple(source.name for source in SOURCES), plan=plan)
+    found = standing(path, writer.plan, overwrite=overwrite)
+    if found and benchmark_path.is_dir():
+        return BuildReport.of(path, found, nothing_to_do=True)
+    with writer:
+        _write_sources(writer, records, seed)
+        if benchmark_path.absolute().is_relative_to(writer.path):
+            write_benchmark(writer.building / benchmark_path.absolute().relative_to(writer.path), seed)
+        else:
+            write_benchmark(benchmark_path, seed)
+        return BuildReport.of(path, writer.finish())
 
 
-def build_miniature(path: Path, *, records: int, seed: int, benchmark_path: Path) -> BuildReport:
-    """Build the miniature store at ``path`` (first version: digits and a caption grammar; no benchmark yet)."""
-    from sklearn.datasets import load_digits
+def _write_sources(writer: StoreWriter, records: int, seed: int) -> None:
+    held_out = make_split(records, mode="lf_val_size", val_size=VAL_SIZE, split_seed=SPLIT_SEED).evaluation
+    validation = set(held_out.tolist())
+    first = 0
+    for source in SOURCES:
+        count = counts(records)[source.name]
+        places = range(first, first + count)
+        first += count
+        if source.name not in writer.finished:
+            with writer.source(source.name) as part:
+                for place in tqdm(places, desc=source.name, unit="record", leave=False):
+                    pool = material("validation" if place in validation else "training")
+                    add(part, source.name, place, source.draw(pool, Dice(seed, source.name, place)))
 
-    digits = load_digits()
-    writer = StoreWriter(
-        path, sources=tuple(SHARES), plan={"recipe": "miniature", "version": VERSION, "seed": seed, "records": records}
+
+def add(part: SourceWriter, source: str, place: int, drawn: Drawn) -> None:
+    """Store one drawn record; its provenance goes into ``upstream``."""
+    images = tuple(stored(scene.pixels) for scene in drawn.scenes)
+    record = Record(
+        id=f"{source}-{place:06d}",
+        source=source,
+        conversations=drawn.turns,
+        images=tuple(image.path for image in images),
+        upstream={"material": [scene.source for scene in drawn.scenes]},
     )
-    left = records
-    for number, (source, share) in enumerate(SHARES.items()):
-        count = left if number == len(SHARES) - 1 else round(records * share)
-        left -= count
-        with writer.source(source) as part:
-            for index in range(count):
-                rng = random.Random(f"{seed}/{source}/{index}")
-                images, turns = _example(source, rng, digits)
-                files = tuple(stored(image) for image in images)
-                part.add(Record(f"{source}-{index:06d}", source, turns, tuple(file.path for file in files)), files)
-    whole = writer.finish()
-    return BuildReport(path, records, whole["sources"], whole["skipped"], whole["fingerprint"])
-
-
-QUESTION = (
-    "Which digit is this?\n(A) 0 or 1\n(B) 2, 3 or 4\n(C) 5, 6 or 7\n(D) 8 or 9\nAnswer with the option letter only."
-)
-
-
-def _digit(digits: Any, index: int, scale: int) -> Pixels:
-    grey = (digits.images[index] * 15).astype(np.uint8)
-    return np.repeat(np.repeat(grey, scale, 0), scale, 1)[..., None].repeat(3, 2)
-
-
-def _example(source: str, rng: random.Random, digits: Any) -> tuple[list[Pixels], tuple[Turn, ...]]:
-    index = rng.randrange(len(digits.images))
-    value = int(digits.target[index])
-    picture = _digit(digits, index, rng.randrange(6, 13))
-    if source == "aokvqa":
-        return [picture], (Turn("human", f"<image>{QUESTION}"), Turn("gpt", "AABBBCCCDD"[value]))
-    if source in ("iiit5k", "orand_car_a", "chinese_text_recognition", "vqa_like"):
-        return [picture], (Turn("human", "<image>\nWhich digit is this?"), Turn("gpt", str(value)))
-    words = " ".join(
-        rng.choice(["a", "dark", "light", "digit", "stroke", "round", "straight", "picture", "left", "right"])
-        for _ in range(rng.choice((8, 20, 35, 35, 60, 100)))
-    )
-    text = f"The digit {value}: {words}."
-    kind = rng.random()
-    if kind < 0.08:
-        return [], (Turn("human", "Say something about digits."), Turn("gpt", text))
-    if kind < 0.2:
-        other = _digit(digits, rng.randrange(len(digits.images)), rng.randrange(6, 25))
-        return [picture, other], (Turn("human", "<image>\n<image>\nDescribe both."), Turn("gpt", text))
-    return [picture], (Turn("human", "<image>\nDescribe the picture in detail."), Turn("gpt", text))
+    part.add(record, images)

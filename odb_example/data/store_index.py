@@ -1,10 +1,10 @@
 """Where each line of `records.jsonl` starts: a file beside it, mapped into memory and shared by all workers.
 
-A derived file: rebuilt when it is absent, damaged, older than the records or made for other ones. In a folder that cannot
-be written to, the index lives in memory, one copy per process that opens the store.
+A derived file: rebuilt when it is absent, damaged, older than the records or made for other ones. In a folder that
+cannot be written to, the index lives in memory, one copy per process that opens the store.
 
-Layout: a 64-byte header (magic, number of records, bytes of `records.jsonl`, probe of its content), then one little-endian
-int64 per record plus the end of the file. Costs 8 bytes a record and one pass over the file when built.
+Layout: a 64-byte header (magic, number of records, bytes of `records.jsonl`, probe of its content), then one
+little-endian int64 per record plus the end of the file. Costs 8 bytes a record and one pass over the file when built.
 """
 
 from __future__ import annotations

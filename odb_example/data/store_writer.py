@@ -1,12 +1,14 @@
 """The TMDB folder, written: streamed, resumable, and complete or not there at all.
 
-Everything is collected in ``<name>.building`` beside the target, one part per source; `finish` joins the parts, writes the
-metadata and renames the folder. A build that stops is taken up at the first unfinished source: that source's part starts
-afresh, the images it had stored are met again by content. Another plan (sources, options, builder) starts from nothing.
+Everything is collected in ``<name>.building`` beside the target, one part per source; `finish` joins the parts,
+writes the metadata and renames the folder. A build that stops is taken up at the first unfinished source: that
+source's part starts afresh, the images it had stored are met again by content. Another plan (sources, options,
+builder) starts from nothing.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -61,7 +63,9 @@ class PartState:
 class StoreWriter:
     """Writes one store, source after source, in the order of ``sources``.
 
-    Use `source` for each source that is not in `finished`, then `finish`.
+    A context: entering takes up (or throws away) what a stopped build left and keeps other builds out; inside, use
+    `source` for each source that is not in `finished`, then `finish`. Leaving early keeps the finished parts for the
+    next attempt.
 
     Args:
         plan: everything that decides the content (builder version, recipe, options); a stopped build of another plan is
@@ -69,21 +73,34 @@ class StoreWriter:
     """
 
     def __init__(self, path: str | os.PathLike[str], *, sources: Sequence[str], plan: Mapping[str, Any]) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()
         self.sources = tuple(sources)
         self.plan = json.loads(json.dumps({"format": FORMAT, "sources": list(sources), **plan}))
         self.building = self.path.with_name(f"{self.path.name}.building")
-        self._take_up()
+        self._lock = -1
 
-    def _take_up(self) -> None:
-        plan_file = self.building / _PARTS / _PLAN
+    def __enter__(self) -> StoreWriter:
         try:
-            if plan_file.is_file() and read_json(plan_file) == self.plan:
-                return
-            shutil.rmtree(self.building, ignore_errors=True)
-            write_json(plan_file, self.plan)
+            self.building.mkdir(parents=True, exist_ok=True)
+            self._lock = os.open(self.building, os.O_RDONLY)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(self._lock)
+            raise UserError(f"another process is building {self.path}", "wait for it, or stop it") from error
         except OSError as error:
-            raise UserError(f"cannot write {self.building}: {error.strerror}") from error
+            raise UserError(f"cannot write {self.building}: {error.strerror}", "name another folder") from error
+        if self._left_plan() != self.plan:
+            for left in self.building.iterdir():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+            write_json(self.building / _PARTS / _PLAN, self.plan)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._lock)
+
+    def _left_plan(self) -> Any:
+        file = self.building / _PARTS / _PLAN
+        return read_json(file) if file.is_file() else None
 
     @property
     def finished(self) -> tuple[str, ...]:
@@ -208,6 +225,27 @@ class SourceWriter:
             self._state.skipped = dict(sorted(self._skipped.items()))
             self._state.digest = self._digest.hexdigest()
             write_json(self._state_file, asdict(self._state))
+
+
+def standing(path: str | os.PathLike[str], plan: Mapping[str, Any], *, overwrite: bool) -> dict[str, Any] | None:
+    """The metadata of the store at ``path`` if ``plan`` made it; None where a build may go ahead.
+
+    Raises:
+        UserError: another store is there and ``overwrite`` is off, or the folder holds something that is no store
+        (which
+            is never replaced).
+    """
+    folder = Path(path)
+    if not folder.exists() or (folder.is_dir() and not any(folder.iterdir())):
+        return None
+    if not ((folder / METADATA_NAME).is_file() and (folder / RECORDS_NAME).is_file()):
+        raise UserError(f"{path} is there and is no data store", "name another folder, or move it away")
+    metadata = read_json(folder / METADATA_NAME)
+    if isinstance(metadata, dict) and metadata.get("plan") == plan:
+        return metadata
+    if not overwrite:
+        raise UserError(f"{path} holds another data store", "name another folder, or give --overwrite to replace it")
+    return None
 
 
 def fingerprint(states: Sequence[PartState]) -> str:
