@@ -1,0 +1,1 @@
+"""One module a part of the stack, one function a claim."""

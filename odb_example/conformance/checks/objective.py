@@ -1,0 +1,239 @@
+"""The loss of an optimizer step is the stated mean over everything in it, however it is parted into batches and ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from odb_example.conformance import reference
+from odb_example.conformance.check import needs
+from odb_example.conformance.expect import expect, expect_close, nearest_cause
+from odb_example.conformance.pipeline import BESIDE_FIELDS, Batch, Pipeline, Sample, StepTotals
+
+Parting = tuple[int, list[list[int]]]  # world size, and the batches of a step as positions in `_chosen`
+
+
+@needs("sample", "collate", "model")
+def padding_changes_no_loss(pipeline: Pipeline) -> None:
+    """The loss of a row in a padded batch is the loss of its sample alone."""
+    samples = _chosen(pipeline)
+    batch = _collated(pipeline, samples)
+    with torch.no_grad():
+        inputs = {name: value for name, value in batch.items() if name not in BESIDE_FIELDS}
+        logits = pipeline.network(**inputs).logits.float()
+        for row, sample in enumerate(samples):
+            alone = reference.token_losses(pipeline.network, sample, pipeline.ignore_index).mean()
+            came = torch.nn.functional.cross_entropy(
+                logits[row, :-1], batch["labels"][row, 1:], ignore_index=pipeline.ignore_index
+            )
+            expect_close(
+                came.item(),
+                alone.item(),
+                relative=1e-4,
+                claim=f"the loss of row {row} of {len(samples)} depends on what it is batched with",
+                likely="padding is attended, positions count it, or images went to other rows",
+            )
+
+
+@needs("sample", "collate", "model", "loss")
+def loss_is_the_stated_mean(pipeline: Pipeline) -> None:
+    """The shares of a step's batches add up to the exact mean, for every parting into ranks and batches."""
+    samples = _chosen(pipeline)
+    losses = _losses(pipeline, samples)
+    for world, parts in _partings(len(samples)):
+        expected = _mean([row for part in parts for row in (losses[at] for at in part)], pipeline.objective)
+        with torch.no_grad():
+            came = sum(float(share) for share in _shares(pipeline, samples, world, parts))
+        expect_close(
+            came,
+            expected,
+            claim=f"the loss of a step is not the mean over its {pipeline.objective}s ({_words(world, parts)})",
+            likely=nearest_cause(came, _known_mistakes(pipeline, samples, losses, world, parts), OTHERWISE),
+        )
+
+
+@needs("sample", "collate", "model", "loss")
+def gradient_is_that_of_the_mean(pipeline: Pipeline) -> None:
+    """The gradients of a step's batches add up to the gradient of the exact mean over the union, to 1e-4."""
+    samples = _chosen(pipeline)
+    weights = [weight for weight in pipeline.network.parameters() if weight.requires_grad]
+    expected = pipeline.once(
+        ("gradient", pipeline.objective),
+        lambda: _gradient(
+            weights,
+            [reference.objective(pipeline.network, samples, pipeline.objective, pipeline.ignore_index)],
+        ),
+    )
+    for world, parts in _partings(len(samples))[-2:]:
+        came = _gradient(weights, _shares(pipeline, samples, world, parts))
+        error = float((came - expected).norm() / expected.norm())
+        ratio = float(came.norm() / expected.norm())
+        direction = float(torch.dot(came, expected) / (came.norm() * expected.norm()))
+        scaled = direction > 1 - 1e-6
+        expect(
+            error < 1e-4,
+            claim=f"the gradient of a step is {error:.2%} off that of the mean over its {pipeline.objective}s "
+            f"({_words(world, parts)})",
+            expected="relative error below 0.01%",
+            came=f"{ratio:.4f} times as long, cosine {direction:.6f}",
+            likely=f"every weight is scaled by {ratio:.4f}: the loss that is reported is not the one that is "
+            "differentiated"
+            if scaled
+            else "batches are weighed by something else than their share of the step, or part of the graph is cut off",
+        )
+
+
+@needs("sample", "collate", "model", "loss")
+def rows_without_labels_weigh_nothing(pipeline: Pipeline) -> None:
+    """A batch without labels adds 0 to the loss and nothing to the gradient: no NaN, no effect."""
+    assert pipeline.loss is not None
+    samples = _chosen(pipeline)[:3]
+    blank = [{**sample, "labels": torch.full_like(sample["labels"], pipeline.ignore_index)} for sample in samples]
+    totals = _totals(pipeline, samples, batches=2, world=1)
+    share = pipeline.loss(pipeline.network, _collated(pipeline, blank), totals)
+    expect(
+        bool(share == 0),
+        claim="a batch without labels has a loss of its own",
+        expected="0",
+        came=share.item(),
+        likely="a mean over no labels is NaN; one such batch makes every weight NaN"
+        if bool(share.isnan())
+        else "padding or prompt is counted as a label",
+    )
+    if share.requires_grad:
+        weights = [weight for weight in pipeline.network.parameters() if weight.requires_grad]
+        length = float(_gradient(weights, [share]).norm())
+        expect(
+            length == 0,
+            claim="a batch without labels moves the weights",
+            expected="gradient 0",
+            came=length,
+            likely="0 / 0 in the backward pass; divide by the step's total, never by this batch's count",
+        )
+
+
+OTHERWISE = "the weights of batches or tokens are not their share of the step's total"
+
+
+def _known_mistakes(
+    pipeline: Pipeline, samples: Sequence[Sample], losses: list[torch.Tensor], world: int, parts: list[list[int]]
+) -> dict[str, float]:
+    """What the common mistakes would yield on these very numbers."""
+    step = [losses[at] for part in parts for at in part]
+    right = _mean(step, pipeline.objective)
+    other: dict[str, float] = {
+        "token": _mean(step, "sample"),
+        "sample": _mean(step, "token"),
+    }
+    means = [_mean([losses[at] for at in part], "token") for part in parts]
+    sums = sum(float(row.sum()) for row in step)
+    rows = sum(len(part) for part in parts)
+    tokens = [sum(len(samples[at]["input_ids"]) for at in part) for part in parts]
+    padded = sum(max(len(samples[at]["input_ids"]) for at in part) * len(part) for part in parts)
+    labels = sum(len(row) for row in step)
+    unshifted = sum(int((samples[at]["labels"] != pipeline.ignore_index).sum()) for part in parts for at in part)
+    by_tokens = sum(mean * count / sum(tokens) for mean, count in zip(means, tokens, strict=True))
+    by_rows = sum(mean * len(part) / rows for mean, part in zip(means, parts, strict=True))
+    causes = {
+        "batch means are averaged: a batch with three labels weighs as much as one with three hundred": sum(means)
+        / len(means),
+        "batch means are added up, not averaged over the step's batches": sum(means),
+        "batches are weighed by their input tokens while their mean runs over labels (ODB's `exact`); weigh by label "
+        "tokens": by_tokens,
+        "batches are weighed by their rows while their mean runs over labels (ODB's `approx`)": by_rows,
+        "the sum is divided by all tokens, prompts among them": sums / sum(tokens),
+        "the sum is divided by padded tokens": sums / padded,
+        "the sum is divided by nothing": sums,
+        "labels are counted before the shift by one, the first of a row too": sums / max(unshifted, 1),
+        f"this is the mean over the other unit: {pipeline.objective} was stated": other[pipeline.objective],
+    }
+    if world > 1:
+        causes |= {
+            "the loss is multiplied by the world size": right * world,
+            "the loss is divided by the world size: each rank divides again what the step's total already divided": right
+            / world,
+        }
+    if len(parts) > 1:
+        causes |= {
+            "the loss is divided by the number of batches on top of the step's total": right / len(parts),
+            "the loss is multiplied by the number of batches": right * len(parts),
+        }
+    assert labels
+    return causes
+
+
+def _chosen(pipeline: Pipeline) -> list[Sample]:
+    """Seven samples whose numbers of labels lie far apart, some with images and some without where there are such."""
+
+    def choose() -> list[Sample]:
+        counted = [
+            (reference.predicted(sample, pipeline.ignore_index), number)
+            for number, sample in enumerate(pipeline.samples)
+        ]
+        labelled = sorted(pair for pair in counted if pair[0])
+        places = sorted({round(part * (len(labelled) - 1) / 6) for part in range(7)})
+        return [pipeline.samples[labelled[place][1]] for place in places]
+
+    return pipeline.once("chosen", choose)
+
+
+def _losses(pipeline: Pipeline, samples: Sequence[Sample]) -> list[torch.Tensor]:
+    def measure() -> list[torch.Tensor]:
+        with torch.no_grad():
+            return [reference.token_losses(pipeline.network, sample, pipeline.ignore_index) for sample in samples]
+
+    return pipeline.once("losses", measure)
+
+
+def _partings(count: int) -> list[Parting]:
+    every = list(range(count))
+    half = count // 2
+    return [
+        (1, [every]),
+        (1, [[at] for at in every]),
+        (2, [every[:1], every[1:]]),
+        (2, [every[:2], every[2:3], every[3:half], every[half:]] if half > 3 else [every[:half], every[half:]]),
+    ]
+
+
+def _shares(pipeline: Pipeline, samples: Sequence[Sample], world: int, parts: list[list[int]]) -> list[torch.Tensor]:
+    assert pipeline.loss is not None
+    totals = _totals(pipeline, [samples[at] for part in parts for at in part], batches=len(parts), world=world)
+    return [
+        pipeline.loss(pipeline.network, _collated(pipeline, [samples[at] for at in part]), totals) for part in parts
+    ]
+
+
+def _totals(pipeline: Pipeline, samples: Sequence[Sample], *, batches: int, world: int) -> StepTotals:
+    counts = [reference.predicted(sample, pipeline.ignore_index) for sample in samples]
+    return StepTotals(
+        label_tokens=sum(counts), samples=sum(count > 0 for count in counts), batches=batches, world_size=world
+    )
+
+
+def _collated(pipeline: Pipeline, samples: Sequence[Sample]) -> Batch:
+    assert pipeline.collate is not None
+    return pipeline.collate([dict(sample) for sample in samples])
+
+
+def _mean(losses: Sequence[torch.Tensor], objective: str) -> float:
+    if objective == "token":
+        return float(torch.cat(list(losses)).double().mean())
+    return float(torch.stack([row.double().mean() for row in losses]).mean())
+
+
+def _gradient(weights: list[torch.nn.Parameter], shares: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Gradient of the sum of ``shares``, every weight in one vector; leaves ``.grad`` untouched."""
+    total = torch.stack([share.reshape(()) for share in shares]).sum()
+    grads = torch.autograd.grad(total, weights, allow_unused=True, retain_graph=True)
+    return torch.cat(
+        [
+            (torch.zeros_like(weight) if grad is None else grad).flatten()
+            for weight, grad in zip(weights, grads, strict=True)
+        ]
+    )
+
+
+def _words(world: int, parts: list[list[int]]) -> str:
+    return f"{world} rank{'s' if world > 1 else ''}, batches of {', '.join(str(len(part)) for part in parts)} rows"

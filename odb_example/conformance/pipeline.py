@@ -1,0 +1,294 @@
+"""What is under test: a frozen value of optional parts, each a plain callable or value.
+
+Give what your stack has; a check that lacks a part reports itself as not applicable and says what to provide. A wrong
+stack is ``dataclasses.replace(right, collate=...)``, which is how planted faults are written. `PARTS` describes each
+part in the words a report uses.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+
+import torch
+
+from odb_example.data.records import Record
+from odb_example.errors import UserError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+Sample = Mapping[str, torch.Tensor]
+Batch = Mapping[str, Any]
+ImageBytes = Callable[[str], bytes]
+Made = TypeVar("Made")
+
+# Per-token fields of a sample. Whatever else is a tensor is concatenated by a collator, not padded.
+SEQUENCE_FIELDS = ("input_ids", "attention_mask", "labels", "mm_token_type_ids", "token_type_ids", "position_ids")
+# What travels beside the model's inputs.
+BESIDE_FIELDS = ("labels", "sample_index", "odb_n_patches", "total_batch_size", "local_batch_size",
+                 "odb_total_tokens", "odb_local_tokens", "odb_step_info")  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTotals:
+    """What one optimizer step holds over all ranks and accumulated batches: what a loss may divide by.
+
+    Attributes:
+        label_tokens: labels that some position predicts.
+        samples: samples with at least one such label.
+        batches: batches of the step, over all ranks and accumulation steps.
+        world_size: ranks.
+    """
+
+    label_tokens: int
+    samples: int
+    batches: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A multiple-choice item to score: letters A, B, ... for the options in order."""
+
+    question: str
+    options: tuple[str, ...]
+    images: tuple[Image, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scored:
+    """Log-probability (nats, over the whole vocabulary) of each letter, and the letter chosen."""
+
+    scores: Mapping[str, float]
+    prediction: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationLoss:
+    """Loss over held-out samples: mean of the samples' means, mean over all label tokens, and how many those are."""
+
+    sample_mean: float
+    token_mean: float
+    label_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BenchmarkFiles:
+    """The parsed files of one multiple-choice run, with the field names of the public example.
+
+    Attributes:
+        score_audit: digests and counts written beside the rows; empty where a stack writes none.
+    """
+
+    results: Mapping[str, Any]
+    predictions: Sequence[Mapping[str, Any]]
+    excluded: Sequence[Mapping[str, Any]]
+    score_audit: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedStep:
+    """One optimizer step as a training run recorded it, summed over ranks.
+
+    Attributes:
+        samples: indices of the samples trained on, repeats included as often as they counted.
+        loss: the reported objective, in nats, before the weights changed.
+    """
+
+    samples: tuple[int, ...]
+    label_tokens: int
+    input_tokens: int
+    padded_tokens: int
+    loss: float
+    learning_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingRun:
+    """A short training run: what it was given, what it says it did.
+
+    Attributes:
+        given: indices of the training samples; each belongs once into every epoch.
+        warmup_steps: steps in which the learning rate rises.
+        seconds: the run's training time, the base of ``samples_per_second``.
+    """
+
+    given: Sequence[int]
+    epochs: int
+    warmup_steps: int
+    steps: Sequence[TrainedStep]
+    emitted_samples: int
+    seconds: float
+    samples_per_second: float
+
+
+class Collate(Protocol):
+    def __call__(self, samples: Sequence[Sample], /) -> Batch: ...
+
+
+class MakeLoader(Protocol):
+    def __call__(self, kind: str, *, rank: int, world_size: int) -> Iterable[Batch]: ...
+
+
+def _part(words: str, default: Any = None) -> Any:
+    return field(default=default, metadata={"words": words})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """The stack under test. ``PARTS`` holds the words for each part; README-style guide: docs/conformance.md."""
+
+    name: str = "pipeline"
+
+    # data at rest
+    records: Sequence[Record] | None = _part("`records`: Records in the order of the samples")
+    image_bytes: ImageBytes | None = _part("`image_bytes(path)`: the bytes of a record's image")
+    write_store: Callable[[Path, Sequence[Record], Mapping[str, bytes]], None] | None = _part(
+        "`write_store(folder, records, images by path)`: write a store"
+    )
+    open_store: Callable[[Path], Any] | None = _part(
+        "`open_store(folder)`: a sequence of Records with `image_bytes(path)`"
+    )
+    split: Callable[[int, float, int], tuple[Sequence[int], Sequence[int]]] | None = _part(
+        "`split(num_records, val_size, seed)`: (training indices, held-out indices)"
+    )
+
+    # finished samples
+    sample: Callable[[int], Sample] | None = _part("`sample(index)`: the finished sample of records[index]")
+    length: Callable[[int], int] | None = _part("`length(index)`: its number of tokens, known without making it")
+    finish: Callable[[Record, ImageBytes], Sample] | None = _part(
+        "`finish(record, image_bytes)`: the finished sample of any Record"
+    )
+
+    # batches
+    collate: Collate | None = _part("`collate(samples)`: the padded batch")
+    loader: MakeLoader | None = _part("`loader(kind, rank=, world_size=)`: an iterable of batches")
+    loader_kinds: tuple[str, ...] = _part("`loader_kinds`: loaders that need no process", ("standard",))
+    process_kinds: tuple[str, ...] = _part("`process_kinds`: loaders that start processes, ODB among them", ())
+    budget_kinds: tuple[str, ...] = _part("`budget_kinds`: loaders that keep `token_budget`", ())
+
+    # training
+    model: Callable[[], torch.nn.Module] | None = _part("`model()`: the model")
+    loss: Callable[[torch.nn.Module, Batch, StepTotals], torch.Tensor] | None = _part(
+        "`loss(model, batch, totals)`: this batch's share of the step's loss; the shares add up to it"
+    )
+    run: Callable[[], TrainingRun] | None = _part("`run()`: a short TrainingRun")
+
+    # evaluation
+    score: Callable[[Sequence[Choice]], Sequence[Scored]] | None = _part("`score(items)`: Choices to Scored")
+    validation_loss: Callable[[Sequence[int], int], ValidationLoss] | None = _part(
+        "`validation_loss(indices, token_budget)`: ValidationLoss over these samples"
+    )
+    benchmark: Callable[[], BenchmarkFiles] | None = _part("`benchmark()`: BenchmarkFiles of a run")
+    audit: Callable[[BenchmarkFiles], Sequence[str]] | None = _part("`audit(files)`: what is wrong with them, in words")
+
+    # what a check must know to judge
+    processor: Any = _part("`processor`: the checkpoint's own processor, or its tokenizer with a chat template")
+    refusal: type[Exception] = _part("`refusal`: what is raised on bad input", UserError)
+    pad_id: int | None = _part("`pad_id`: token id of padding")
+    padding_side: Literal["right", "left"] = _part("`padding_side`: of `collate`", "right")
+    ignore_index: int = _part("`ignore_index`: label of what is not predicted", -100)
+    end_of_turn: str = _part("`end_of_turn`: text of the token that ends an answer", "<|im_end|>")
+    visual_token_ids: tuple[int, ...] = _part("`visual_token_ids`: ids that stand for image features", ())
+    patches_per_visual_token: int = _part("`patches_per_visual_token`: image patches merged into one token", 4)
+    max_length: int | None = _part("`max_length`: token cap of a sample")
+    image_max_pixels: int | None = _part("`image_max_pixels`: pixel cap of an image")
+    patch_size: int = _part("`patch_size`: side of an image patch, in pixels", 16)
+    token_budget: int | None = _part("`token_budget`: padded-token cap of a batch with several rows")
+    objective: Literal["token", "sample"] = _part("`objective`: what the loss is a mean over", "token")
+    examples: int = _part("`examples`: samples each check looks at", 32)
+
+    @cached_property
+    def samples(self) -> tuple[Sample, ...]:
+        """The first ``examples`` samples, made once."""
+        assert self.sample is not None
+        return tuple(self.sample(index) for index in range(min(self.examples, self.size)))
+
+    @cached_property
+    def network(self) -> torch.nn.Module:
+        """The model, without dropout, made once."""
+        assert self.model is not None
+        return self.model().eval()
+
+    @cached_property
+    def memory(self) -> dict[Any, Any]:
+        """What checks of this pipeline share, by key; see `once`."""
+        return {}
+
+    def once(self, key: Any, make: Callable[[], Made]) -> Made:
+        """``make()``, kept for the next check that asks for ``key``."""
+        if key not in self.memory:
+            self.memory[key] = make()
+        made: Made = self.memory[key]
+        return made
+
+    @property
+    def size(self) -> int:
+        """Number of samples."""
+        return len(self.records) if self.records is not None else self.examples
+
+    @property
+    def takes_images(self) -> bool:
+        return bool(self.visual_token_ids)
+
+    @property
+    def tokenizer(self) -> Any:
+        return getattr(self.processor, "tokenizer", self.processor)
+
+    def has(self, part: str) -> bool:
+        """Whether ``part`` was given."""
+        return getattr(self, part) not in (None, ())
+
+    def named(self, index: int) -> str:
+        """What messages call a sample."""
+        return self.records[index].id if self.records is not None else str(index)
+
+
+PARTS: Mapping[str, str] = {part.name: part.metadata["words"] for part in fields(Pipeline) if part.metadata}
+
+
+def changed_parts(one: Pipeline, other: Pipeline) -> frozenset[str]:
+    """Names of the parts in which two pipelines differ by identity."""
+    return frozenset(name for name in PARTS if getattr(one, name) is not getattr(other, name))
+
+
+def load_pipeline(spec: str | None = None) -> Pipeline:
+    """The pipeline that ``package.module:build`` makes; this project's own for None.
+
+    Raises:
+        UserError: no such module or function, or it makes something else.
+    """
+    from odb_example.conformance import ours
+
+    if not spec:
+        return ours.build()
+    module_name, separator, attribute = spec.partition(":")
+    if not separator:
+        raise UserError(f"--pipeline {spec} names no function", "write package.module:function")
+    module = _module(module_name, spec)
+    build = getattr(module, attribute, None)
+    if not callable(build):
+        raise UserError(f"--pipeline {spec}: {module_name} has no function {attribute}")
+    built = build()
+    if not isinstance(built, Pipeline):
+        raise UserError(f"--pipeline {spec} made a {type(built).__name__}", "return odb_example.conformance.Pipeline")
+    return built
+
+
+def _module(name: str, spec: str) -> Any:
+    import sys
+
+    if os.getcwd() not in sys.path:  # as `python -m` has it: the console script does not look where it is called
+        sys.path.insert(0, os.getcwd())
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not name.startswith(error.name):
+            raise
+        raise UserError(f"--pipeline {spec}: there is no module {name}", "is its folder on PYTHONPATH?") from error
