@@ -1,0 +1,91 @@
+"""The run folder: where a run writes, and whether it may.
+
+A folder remembers what it was made from (`RunIdentity`). Another model, data, split or objective is refused without
+``--overwrite``, and so is a fresh start over checkpoints that could be resumed. Importing this costs no torch.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from odb_example.errors import UserError
+from odb_example.files import read_json, write_json, writing
+from odb_example.settings import Settings
+
+IDENTITY_FILE = "run_identity.json"
+SETTINGS_FILE = "run_settings.yaml"
+PARTIAL_CHECKPOINTS = ".checkpoints-being-written"
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """What makes two runs comparable continuations of each other."""
+
+    model: str
+    data: str
+    data_fingerprint: str
+    split: str
+    objective: str
+    loader: str
+
+    def differs_from(self, other: RunIdentity) -> list[str]:
+        """The names of what differs, with both values."""
+        return [
+            f"{f.name} ({getattr(other, f.name)!r} there, {getattr(self, f.name)!r} now)"
+            for f in fields(self)
+            if f.name != "data" and getattr(self, f.name) != getattr(other, f.name)
+        ]
+
+
+def run_folder(settings: Settings) -> Path:
+    """The run folder that training under these settings writes to."""
+    if settings.output_dir:
+        return Path(settings.output_dir)
+    integration = settings.odb_integration if settings.loader == "odb" else "none"
+    return Path(settings.output_root, f"{settings.loader}-{integration}")
+
+
+def checkpoints_of(folder: Path) -> list[Path]:
+    """The complete checkpoints of a run folder, oldest first."""
+    found = [path for path in folder.glob("checkpoint-*") if path.name.removeprefix("checkpoint-").isdigit()]
+    return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")))
+
+
+def claim(folder: Path, identity: RunIdentity, settings: Settings) -> None:
+    """Make ``folder`` this run's: refuse what is another's, clear what a fresh start replaces, write who owns it.
+
+    Raises:
+        UserError: another identity, or checkpoints that a fresh start would orphan, without ``--overwrite``; a folder
+            that cannot be written to.
+    """
+    if (folder / IDENTITY_FILE).is_file():
+        theirs = RunIdentity(**read_json(folder / IDENTITY_FILE))
+        differing = identity.differs_from(theirs)
+        if differing and not settings.overwrite:
+            raise UserError(
+                f"run folder {folder} was made with other settings: {', '.join(differing)}",
+                "give another --output-dir, or --overwrite to replace it",
+            )
+    if settings.resume is None and (kept := checkpoints_of(folder)):
+        if not settings.overwrite:
+            raise UserError(
+                f"run folder {folder} holds {kept[-1].name}",
+                "give --resume newest to go on from it, or --overwrite to start again",
+            )
+        for path in kept:
+            shutil.rmtree(path)
+    shutil.rmtree(folder / PARTIAL_CHECKPOINTS, ignore_errors=True)
+    write_json(folder / IDENTITY_FILE, asdict(identity))
+    write_settings(folder, settings)
+
+
+def write_settings(folder: Path, settings: Settings) -> None:
+    """Write ``run_settings.yaml``, which ``--settings`` takes to repeat the run."""
+    values: dict[str, Any] = settings.model_dump(exclude_none=True, exclude={"overwrite", "resume"})
+    with writing(folder / SETTINGS_FILE) as stream:
+        yaml.safe_dump(values, stream, sort_keys=False, allow_unicode=True)

@@ -1,0 +1,319 @@
+"""`train`: from settings to a trained and recorded run, inside one rank.
+
+Reads top to bottom: join the ranks, open inputs, claim the run folder, make loader, model and Trainer, train, save,
+write the records. This file and its neighbours `exact_trainer`, `callbacks` and `arguments` know transformers'
+Trainer; a second trainer would be one more file beside them, on the same inputs, loaders, objective and recorder.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from odb.integrations.hf import configure_trainer, enable_odb
+from transformers import PreTrainedModel, PrinterCallback, TrainingArguments
+from transformers.trainer_pt_utils import get_model_param_count
+
+from odb_example import distributed
+from odb_example.distributed import Ranks
+from odb_example.errors import UserError
+from odb_example.files import write_json
+from odb_example.models.loading import ensure_model, load_processor, save_checkpoint
+from odb_example.settings import Settings
+from odb_example.train.adapters import is_adapted, load_for_training
+from odb_example.train.arguments import build_arguments, deepspeed_config, precision, sharding_of
+from odb_example.train.callbacks import (
+    EpochFromSamples,
+    Progress,
+    ResumedCounters,
+    SampleProgress,
+    SaveAtTheEnd,
+    WholeWindows,
+)
+from odb_example.train.exact_trainer import ExactTrainer, OdbExactTrainer
+from odb_example.train.inputs import Inputs, open_inputs
+from odb_example.train.loaders import OdbLoader, TrainLoader, apply_odb, build_loader
+from odb_example.train.records import Recorder
+from odb_example.train.resume import ResumePoint, TrainedSamples, find_resume_point
+from odb_example.train.run_folder import PARTIAL_CHECKPOINTS, RunIdentity, claim, run_folder
+from odb_example.train.summary import opening, prefetch_factor, summary
+from odb_example.train.text_only import BlankImage
+from odb_example.train.trackers import tracker_callbacks
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+ODB_WEIGHTS: dict[str, Literal["none", "exact", "approx"]] = {"odb-exact": "exact", "odb-approx": "approx"}
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """What a finished run came to; the same on every rank.
+
+    Attributes:
+        folder: the run folder; it holds the model where ``saved``.
+        summary: the content of ``train_summary_{loader}.json``.
+    """
+
+    folder: Path
+    global_step: int
+    emitted_samples: int
+    train_loss: float
+    saved: bool
+    summary: dict[str, Any]
+
+
+def train(settings: Settings) -> TrainResult:
+    """Train as ``settings`` say and leave the run's files; called once in each rank.
+
+    Raises:
+        UserError: whatever is wrong with settings, data, model, folder or machine, before the first step.
+    """
+    ranks = distributed.start(settings.device, settings.ddp_timeout)
+    _refuse_what_cannot_be(settings, ranks)
+    folder = run_folder(settings)
+    model_name = _model_name(settings, ranks)
+    processor = load_processor(
+        model_name, image_max_pixels=settings.image_max_pixels, trust_remote_code=settings.trust_remote_code
+    )
+    inputs = open_inputs(settings, processor, ranks)
+    identity = _identity(settings, inputs)
+    resumed = find_resume_point(folder, identity, settings)
+    if ranks.is_main:
+        claim(folder, identity, settings)
+    distributed.barrier()
+
+    recorder = Recorder(len(inputs.training), earlier=resumed.steps if resumed else ())
+    loader = _build_loader(settings, ranks, inputs)
+    if resumed:
+        loader.load_state_dict(resumed.loader)
+    sample_budget = _sample_budget(settings, ranks, loader, resumed)
+    deepspeed = deepspeed_config(settings, ranks.device)
+    number_format = precision(settings, ranks.device, sharding_of(deepspeed, settings.fsdp))
+    arguments = build_arguments(
+        settings,
+        device=ranks.device,
+        checkpoints=folder / PARTIAL_CHECKPOINTS,
+        deepspeed=deepspeed,
+        precision=number_format,
+        total_progress=settings.max_steps or sample_budget,
+    )
+    model = load_for_training(model_name, settings, number_format.weights)
+    trainable = get_model_param_count(model, trainable_only=True)
+    if ranks.is_main:
+        print(json.dumps(opening(settings, ranks, inputs, trainable, number_format), ensure_ascii=False), flush=True)
+
+    progress = _progress(settings, ranks, sample_budget, recorder)
+    trainer = _build_trainer(settings, ranks, model, processor, arguments, loader, inputs, recorder, progress)
+    if isinstance(loader, OdbLoader):
+        _attach_odb(trainer, loader, settings, sample_budget, resumed)
+    elif not settings.max_steps:
+        trainer.add_callback(SampleProgress(recorder, lambda: trainer.step_counts.samples, sample_budget))
+    trainer.add_callback(EpochFromSamples(lambda: trainer.epoch_now))
+    trainer.add_callback(SaveAtTheEnd())
+    trainer.add_callback(TrainedSamples(trainer, loader, recorder, identity, settings, folder))
+    outcome = trainer.train(resume_from_checkpoint=str(resumed.checkpoint) if resumed else None)
+    if progress:
+        progress.end(recorder.records[-1] if recorder.records else None)
+    loader.close()
+
+    if settings.save_final_model:
+        _save(trainer, processor, folder, ranks)
+    result = summary(
+        settings,
+        ranks,
+        inputs,
+        recorder,
+        trainer_metrics=outcome.metrics,
+        trainable_parameters=trainable,
+        number_format=number_format,
+    )
+    if ranks.is_main:
+        recorder.write(folder)
+        write_json(folder / f"train_metrics_{settings.loader}.json", trainer.state.log_history)
+        write_json(folder / f"train_summary_{settings.loader}.json", result)
+        shutil.rmtree(folder / PARTIAL_CHECKPOINTS, ignore_errors=True)
+        print(f"[odb-mm-mix-summary] {json.dumps(result, ensure_ascii=False)}", flush=True)
+    distributed.barrier()
+    return TrainResult(
+        folder=folder,
+        global_step=result["global_step"],
+        emitted_samples=result["emitted_samples"],
+        train_loss=outcome.training_loss,
+        saved=settings.save_final_model,
+        summary=result,
+    )
+
+
+def _refuse_what_cannot_be(settings: Settings, ranks: Ranks) -> None:
+    if ranks.device.type == "cuda" and ranks.world_size == 1 and torch.cuda.device_count() > 1:
+        raise UserError(
+            f"one process, but {torch.cuda.device_count()} GPUs are visible",
+            "set CUDA_VISIBLE_DEVICES to one of them, or give --num-processes",
+        )
+    if settings.loader != "odb" and settings.loss_scaling in ODB_WEIGHTS:
+        raise UserError(
+            f"--loss-scaling {settings.loss_scaling} needs ODB's metadata, which loader {settings.loader} has not",
+            "give token, sample or none",
+        )
+    if settings.loader == "odb" and settings.fixed_batch_size != 1:
+        raise UserError(
+            f"--fixed-batch-size {settings.fixed_batch_size} has no meaning for ODB", "give --token-budget instead"
+        )
+    if settings.fsdp and ranks.world_size == 1:
+        raise UserError("--fsdp needs more than one rank", "give --num-processes 2 or more, or leave it out")
+
+
+def _model_name(settings: Settings, ranks: Ranks) -> str:
+    """The model to load; where it must be built first, one rank builds and the others wait."""
+    if ranks.is_main:
+        ensure_model(settings)
+    distributed.barrier()
+    return ensure_model(settings)
+
+
+def _identity(settings: Settings, inputs: Inputs) -> RunIdentity:
+    split = {name: value for name, value in inputs.split.describe().items() if not name.endswith("preview")}
+    return RunIdentity(
+        model=settings.model,
+        data=str(inputs.store.path),
+        data_fingerprint=inputs.store.fingerprint,
+        split=json.dumps(split),
+        objective=settings.loss_scaling,
+        loader=settings.loader,
+    )
+
+
+def _build_loader(settings: Settings, ranks: Ranks, inputs: Inputs) -> TrainLoader:
+    return build_loader(
+        settings.loader,
+        inputs.training,
+        inputs.collate,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        seed=settings.seed,
+        token_budget=settings.token_budget,
+        buffer_size=settings.buffer_size,
+        max_patches=settings.max_patches,
+        fixed_batch_size=settings.fixed_batch_size,
+        num_workers=settings.num_workers,
+        prefetch_factor=prefetch_factor(settings),
+        join=settings.join,
+        group_order_flip=settings.group_order_flip,
+        no_warmup=settings.no_warmup,
+        accumulation_steps=settings.gradient_accumulation_steps,
+        loss_scaling=ODB_WEIGHTS.get(settings.loss_scaling, "none"),
+        timeout_s=settings.ddp_timeout,
+    )
+
+
+def _sample_budget(settings: Settings, ranks: Ranks, loader: TrainLoader, resumed: ResumePoint | None) -> int:
+    """Rows of the whole run: those trained on before a resume, and those to come."""
+    before = resumed.counted_rows if resumed else 0
+    return before + loader.order.rows_left(settings.num_train_epochs, ranks.world_size)
+
+
+def _progress(settings: Settings, ranks: Ranks, sample_budget: int, recorder: Recorder) -> Progress | None:
+    if not ranks.is_main:
+        return None
+    budgeted = settings.loader in ("odb", "oracle")
+    progress = Progress(None if settings.max_steps else sample_budget, settings.token_budget if budgeted else None)
+    progress.start(recorder.emitted_samples)
+    return progress
+
+
+def _build_trainer(
+    settings: Settings,
+    ranks: Ranks,
+    model: PreTrainedModel | PeftModel,
+    processor: Any,
+    arguments: TrainingArguments,
+    loader: TrainLoader,
+    inputs: Inputs,
+    recorder: Recorder,
+    progress: Progress | None,
+) -> ExactTrainer:
+    trainer = (OdbExactTrainer if settings.loader == "odb" else ExactTrainer)(
+        model=model,
+        args=arguments,
+        processor=processor,
+        callbacks=tracker_callbacks(settings, ranks.is_main),
+        objective=settings.loss_scaling,
+        loader=loader,
+        evaluation=_evaluation_batches(settings, ranks, inputs) if settings.eval_steps else None,
+        recorder=recorder,
+        progress=progress,
+        blank_image=BlankImage.of(model.config),
+        log_every=settings.logging_steps,
+    )
+    trainer.remove_callback(PrinterCallback)  # it prints to stdout, which is for markers and JSON
+    return trainer
+
+
+def _evaluation_batches(settings: Settings, ranks: Ranks, inputs: Inputs) -> TrainLoader:
+    """Held-out rows in token-budget groups; every sample once whenever it is iterated."""
+    if not len(inputs.evaluation):
+        raise UserError("--eval-steps, but the split holds nothing out", "give --split-mode lf_val_size")
+    return build_loader(
+        "oracle",
+        inputs.evaluation,
+        inputs.collate,
+        rank=ranks.rank,
+        world_size=ranks.world_size,
+        seed=settings.seed,
+        token_budget=settings.token_budget,
+        buffer_size=settings.buffer_size,
+        max_patches=0,
+        fixed_batch_size=1,
+        num_workers=settings.num_workers,
+        prefetch_factor=settings.standard_prefetch_factor,
+        join=True,
+        group_order_flip="none",
+        no_warmup=False,
+        accumulation_steps=1,
+    )
+
+
+def _attach_odb(
+    trainer: ExactTrainer, loader: OdbLoader, settings: Settings, sample_budget: int, resumed: ResumePoint | None
+) -> None:
+    """ODB by one call or by its parts; the learning rate follows samples, or steps where those are capped (B1)."""
+    capped = settings.max_steps or None
+    common: dict[str, Any] = {
+        # With a step cap the cap alone ends the run, as TrainingArguments' own max_steps does.
+        "sample_budget": sys.maxsize if capped else sample_budget,
+        "max_optimizer_steps": capped,
+        "scheduler_progress": "optimizer_steps" if capped else "samples",
+        "max_steps_policy": "preserve",
+        "replace_train_dataloader": False,
+    }
+    if settings.odb_integration == "enable":
+        enable_odb(
+            trainer,
+            train_dataloader=loader,
+            train_dataset=loader.dataset,
+            **common,
+            **loader.options.arguments(),
+        )
+    else:
+        configure_trainer(trainer, dataloader=loader, handle=apply_odb(loader), **common)
+    trainer.add_callback(WholeWindows())
+    if resumed:
+        trainer.add_callback(ResumedCounters(resumed.counted_rows))
+
+
+def _save(trainer: ExactTrainer, processor: Any, folder: Path, ranks: Ranks) -> None:
+    """Write the whole trained model, gathered from all ranks where it is sharded; adapters are merged into it."""
+    state = trainer.whole_state_dict()
+    if ranks.is_main:
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        if is_adapted(model):
+            model.save_pretrained(folder / "adapter")
+            model, state = model.merge_and_unload(), None
+        save_checkpoint(model, processor, folder, state)
+    distributed.barrier()
