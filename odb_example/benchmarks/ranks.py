@@ -8,20 +8,21 @@ from __future__ import annotations
 
 import datetime
 import multiprocessing
-import os
 import socket
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing.connection import wait
-from pathlib import Path
+from multiprocessing.connection import Connection, wait
 from typing import Any
+
+import psutil
 
 PRELOADED = ["torch", "torch.distributed", "transformers.trainer_pt_utils", "odb_example.train.loaders"]
 
 
-class RankFailed(RuntimeError):
+class RankError(RuntimeError):
     """A rank raised, died or did not end in time; the message holds every rank's traceback or exit status."""
 
 
@@ -41,12 +42,13 @@ def in_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, tim
         timeout_s: bound of the whole call; every process is ended when it is over.
 
     Raises:
-        RankFailed: any rank did not return.
+        RankError: any rank did not return.
     """
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(PRELOADED)
     port = free_port()
-    ranks, pipes = [], []
+    ranks: list[Any] = []
+    pipes: dict[Connection, int] = {}
     for rank in range(world_size):
         mine, theirs = context.Pipe(duplex=False)
         ranks.append(
@@ -54,14 +56,15 @@ def in_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, tim
         )
         ranks[-1].start()
         theirs.close()
-        pipes.append(mine)
+        pipes[mine] = rank
     answers: dict[int, Answer | str] = {}
     deadline = time.monotonic() + timeout_s
-    while len(answers) < world_size and (left := deadline - time.monotonic()) > 0:
-        for pipe in wait([pipe for rank, pipe in enumerate(pipes) if rank not in answers], timeout=left):
-            rank = pipes.index(pipe)  # type: ignore[arg-type]
+    while pipes and (left := deadline - time.monotonic()) > 0:
+        for pipe in wait(list(pipes), timeout=left):
+            assert isinstance(pipe, Connection)
+            rank = pipes.pop(pipe)
             try:
-                answers[rank] = pipe.recv()  # type: ignore[union-attr]
+                answers[rank] = pipe.recv()
             except EOFError:
                 ranks[rank].join(5)
                 answers[rank] = f"ended with exit status {ranks[rank].exitcode} and no answer"
@@ -75,7 +78,7 @@ def in_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, tim
             process.kill()
             process.join()
     if failed:
-        raise RankFailed(
+        raise RankError(
             "\n".join(
                 f"rank {rank}: {answer if isinstance(answer := answers.get(rank, 'no answer in time'), str) else 'ok'}"
                 for rank in range(world_size)
@@ -113,17 +116,14 @@ def _rank(
 
 
 def children() -> list[str]:
-    """Command lines of this process's direct children, the helpers of multiprocessing and torch aside."""
+    """Command lines of this process's living children, the helpers of multiprocessing and torch aside."""
+    helpers = ("resource_tracker", "torch_shm_manager")
     found = []
-    for task in Path("/proc/self/task").iterdir():
-        for child in (task / "children").read_text().split():
-            try:
-                command = Path("/proc", child, "cmdline").read_bytes().replace(b"\0", b" ").decode().strip()
-                state = Path("/proc", child, "stat").read_text().rsplit(")", 1)[1].split()[0]
-            except OSError:
-                continue  # it ended meanwhile
-            if state != "Z" and not any(helper in command for helper in ("resource_tracker", "torch_shm_manager")):
-                found.append(f"{child}: {command}")
+    for process in psutil.Process().children():
+        with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+            command = " ".join(process.cmdline())
+            if process.status() != psutil.STATUS_ZOMBIE and not any(helper in command for helper in helpers):
+                found.append(f"{process.pid}: {command}")
     return found
 
 
@@ -132,8 +132,3 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
-
-
-def open_descriptors() -> int:
-    """File descriptors this process holds."""
-    return len(os.listdir("/proc/self/fd"))
