@@ -6,7 +6,8 @@ import shlex
 
 import pytest
 
-from odb_example.testing.tiers import RANKS_GROUP
+from odb_example.testing.target import target_of
+from odb_example.testing.tiers import RANKS_GROUP, tier_of
 
 # Options of ours that decide what a test sees: attribute -> flag. Only those given on the command line are repeated.
 _REPEATED = {
@@ -26,8 +27,12 @@ def repeat_line(item: pytest.Item) -> str:
     """``repeat: pytest ...`` for one test, with the options and seeds of this run."""
     option = item.config.option
     words = ["pytest", *_where(item)]
+    in_gpu_tier = tier_of(item.path, item.config.rootpath) == "gpu"
+    target = target_of(item.config)
     for name, flag in _REPEATED.items():
         value = getattr(option, name, None)
+        if in_gpu_tier and name in ("device", "num_processes"):  # resolved: another machine has other defaults
+            value = target.device if name == "device" else target.ranks
         if value is not None and (name, value) != ("device", "auto"):
             words += [flag, str(value)]
     if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):

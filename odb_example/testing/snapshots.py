@@ -81,6 +81,10 @@ class BaselineExtension(AbstractSyrupyExtension):
     def get_file_basename(cls, *, test_location: PyTestLocation, index: Any) -> str:
         return stem_of(test_location.item)
 
+    @classmethod
+    def matches_test_location(cls, *, test_location: PyTestLocation, snapshot_location: str) -> bool:
+        return True  # the folder says which hardware and model, not which module
+
     def matches(self, *, serialized_data: Any, snapshot_data: Any) -> bool:
         return not baselines.compare(
             Stored.model_validate_json(snapshot_data), Stored.model_validate_json(serialized_data)
@@ -265,6 +269,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.stash[LEDGER].claimed.add(_RANKS.sub("", path.name))
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any, error: Any) -> None:
     """xdist's controller hears from a worker that has finished."""
     sent = getattr(node, "workeroutput", {}).get("odb_baselines")
