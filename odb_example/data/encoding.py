@@ -25,6 +25,10 @@ from odb_example.data.chat import Skeleton, Slot, template_source
 IGNORE_INDEX = -100
 
 
+class ControlTokenError(ValueError):
+    """A text spells a control token and cannot be kept apart from it."""
+
+
 @dataclass(slots=True)
 class Encoded:
     """Ids and labels of one conversation, and where its images lie.
@@ -60,14 +64,19 @@ class _Run:
 Program = tuple[_Fixed | _Image | _Run, ...]
 
 
+def control_tokens(tokenizer: Any, template: str) -> dict[str, int]:
+    """The added tokens that steer the model, by spelling: the special ones, and any other that the template writes."""
+    added = tokenizer.added_tokens_decoder.items()
+    return {token.content: id_ for id_, token in added if token.special or token.content in template}
+
+
 class ConversationEncoder:
     """Compiles skeletons and runs them. Holds a private copy of the tokenizer that sees no control tokens."""
 
     def __init__(self, processor: Any) -> None:
         tokenizer = processor.tokenizer
         source = template_source(processor)
-        added = tokenizer.added_tokens_decoder
-        control = {token.content: id_ for id_, token in added.items() if token.special or token.content in source}
+        control = control_tokens(tokenizer, source)
         self.control_ids = control
         self._image_token: str = processor.image_token
         self.image_id: int = processor.image_token_id
@@ -131,16 +140,6 @@ class ConversationEncoder:
                 self._encode_run(step, texts, ids, labels)
         return encoded
 
-    def length(self, program: Program, texts: Sequence[str], image_tokens: Sequence[int]) -> int:
-        """Number of ids `encode` would give."""
-        count = sum(image_tokens)
-        for step in program:
-            if isinstance(step, _Fixed):
-                count += len(step.ids)
-            elif isinstance(step, _Run):
-                count += len(self.encode_text(_run_text(step, texts)))
-        return count
-
     def _atoms(self, skeleton: Skeleton) -> list[int | str | Slot]:
         """Control tokens as ids, the template's other words, slots."""
         atoms: list[int | str | Slot] = []
@@ -163,7 +162,7 @@ class ConversationEncoder:
         words = [piece for piece in pieces if isinstance(piece, str)]
         if len(words) == len(pieces):
             ids = tuple(self.encode_text("".join(words)).ids)
-            return _Fixed(ids, ids if run[0][1] else (IGNORE_INDEX,) * len(ids))
+            return _Fixed(ids, (IGNORE_INDEX,) * len(ids))
         header = tuple(self.encode_text(pieces[0]).ids) if isinstance(pieces[0], str) else ()
         return _Run(pieces, tuple(spoken for _, spoken in run), header)
 

@@ -1,20 +1,44 @@
 """Image bytes to the picture a person would see: upright, opaque, RGB, first frame.
 
-``open_image`` decodes; ``image_size`` answers from the header alone, with the same turning by EXIF, so that a length
-can be known before anything is decoded. Transparent pixels lie on white. What cannot be opened, or would decode to
-more than `MAX_PIXELS`, raises `ImageError` with a reason fit for a report.
+`open_image` decodes; `image_size` answers from the header alone, turned the same way, so that a length is known before
+anything is decoded. Transparent pixels lie on white. Greys of 16 bits are scaled, not clipped. What cannot be opened,
+or would decode to more than `MAX_PIXELS`, raises `ImageError` with a reason fit for a report.
 """
 
 from __future__ import annotations
 
 import io
+import struct
 import warnings
 
-from PIL import Image, ImageOps, UnidentifiedImageError
+import numpy as np
+from PIL import Image
 
-MAX_PIXELS = 178_956_970  # twice Pillow's warning threshold: where Pillow itself speaks of a decompression bomb
-_EXIF_ORIENTATION = 0x0112
+MAX_PIXELS = 178_956_970  # where Pillow itself refuses an image as a decompression bomb
+_ORIENTATION = 0x0112  # EXIF tag
+_TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 _SIDEWAYS = frozenset({5, 6, 7, 8})
+# What Pillow's decoders raise on damaged files, beside its own UnidentifiedImageError (an OSError).
+_DAMAGE = (
+    OSError,
+    SyntaxError,
+    ValueError,
+    EOFError,
+    TypeError,
+    LookupError,
+    ArithmeticError,
+    RuntimeError,
+    struct.error,
+    Image.DecompressionBombError,
+)
 
 
 class ImageError(ValueError):
@@ -29,22 +53,23 @@ def open_image(data: bytes) -> Image.Image:
     """
     with _opened(data) as image:
         try:
+            orientation = _orientation(image, data)
             image.load()
-            upright = ImageOps.exif_transpose(image)
-        except (OSError, SyntaxError, ValueError, EOFError) as error:
+            opaque = _on_white(image)
+        except _DAMAGE as error:
             raise ImageError(f"image does not decode: {error}") from error
-        return _on_white(upright)
+    return opaque.transpose(_TURNS[orientation]) if orientation in _TURNS else opaque
 
 
 def image_size(data: bytes) -> tuple[int, int]:
-    """(height, width) in pixels after turning by EXIF, without decoding.
+    """(height, width) in pixels after turning, without decoding.
 
     Raises:
         ImageError: as `open_image`, as far as the header tells.
     """
     with _opened(data) as image:
         width, height = image.size
-        if image.getexif().get(_EXIF_ORIENTATION) in _SIDEWAYS:
+        if _orientation(image, data) in _SIDEWAYS:
             width, height = height, width
         return height, width
 
@@ -57,7 +82,7 @@ def _opened(data: bytes) -> Image.Image:
             # Pillow warns at half of MAX_PIXELS; the limit is checked here, once, as an error.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(data))
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
+    except _DAMAGE as error:
         raise ImageError(f"not a readable image: {error}") from error
     width, height = image.size
     if width < 1 or height < 1:
@@ -67,19 +92,52 @@ def _opened(data: bytes) -> Image.Image:
     return image
 
 
+def _orientation(image: Image.Image, data: bytes) -> int:
+    """The EXIF orientation still to be applied, 1 to 8; 1 where there is none or it cannot be read.
+
+    A damaged tag does not make a picture unreadable: viewers show it as it lies, and so does this.
+    """
+    if image.format == "TIFF":
+        return 1  # Pillow turns these itself, size and pixels
+    try:
+        late = image.format == "PNG" and _png_has_late_metadata(data)
+        # Pillow's PNG class decodes the whole file to find EXIF, in case it stands behind the pixels.
+        exif = image.getexif() if late else Image.Image.getexif(image)
+        found = exif.get(_ORIENTATION, 1)
+    except _DAMAGE:
+        return 1
+    return found if isinstance(found, int) and found in _TURNS else 1
+
+
+def _png_has_late_metadata(data: bytes) -> bool:
+    """Whether EXIF or text chunks stand behind the pixels (PNG specification, 5.3: length, type, data, checksum)."""
+    position, pixels_seen = 8, False
+    while position + 8 <= len(data):
+        length = int.from_bytes(data[position : position + 4], "big")
+        kind = data[position + 4 : position + 8]
+        if kind == b"IDAT":
+            pixels_seen = True
+        elif pixels_seen and kind in (b"eXIf", b"iTXt", b"tEXt", b"zTXt"):
+            return True
+        position += 12 + length
+    return False
+
+
 def _on_white(image: Image.Image) -> Image.Image:
     """Composite alpha, and the transparent colour that P, L and RGB files may name, on white."""
+    if image.mode.startswith("I"):
+        return _grey_on_white(image)
     if image.has_transparency_data:
         layered = image.convert("RGBA")
-        canvas = Image.new("RGBA", layered.size, "white")
-        return Image.alpha_composite(canvas, layered).convert("RGB")
-    if image.mode.startswith("I") or image.mode == "F":
-        return _eight_bit(image).convert("RGB")
+        return Image.alpha_composite(Image.new("RGBA", layered.size, "white"), layered).convert("RGB")
     return image.convert("RGB")
 
 
-def _eight_bit(image: Image.Image) -> Image.Image:
-    """16-bit and float greys to 8 bits: ``convert`` would clip them at 255, a white picture."""
-    if image.mode == "F":
-        return image.convert("L")
-    return image.convert("I").point(lambda value: value / 257).convert("L")
+def _grey_on_white(image: Image.Image) -> Image.Image:
+    """Greys of 16 bits to 8: ``convert`` would clip them at 255 and leave a white picture."""
+    values = np.asarray(image).astype(np.int64)
+    scaled = np.clip(values // 257 if values.max(initial=0) > 255 else values, 0, 255).astype(np.uint8)
+    transparent = image.info.get("transparency")
+    if isinstance(transparent, int):
+        scaled = np.where(values == transparent, np.uint8(255), scaled)
+    return Image.fromarray(scaled).convert("RGB")

@@ -10,6 +10,7 @@ from PIL import Image
 
 from odb_example.data.chat import ChatTemplate, Message, Shape, shape_of
 from odb_example.data.encoding import ConversationEncoder, Encoded, Program
+from odb_example.data.samples import Made, Size
 from odb_example.data.vision import GridVision
 from odb_example.errors import UserError
 
@@ -41,25 +42,26 @@ class QwenBackend:
         self._token_types = False
         self._agree(processor)
 
-    def encode(self, messages: Sequence[Message], sizes: Sequence[tuple[int, int]]) -> Encoded:
+    def measure(self, messages: Sequence[Message], sizes: Sequence[Size]) -> Encoded:
         """See `odb_example.data.samples.Backend`."""
         return self._encode(messages, sizes, generation_prompt=False)
 
-    def prompt(self, messages: Sequence[Message], sizes: Sequence[tuple[int, int]]) -> Encoded:
+    def make(
+        self, messages: Sequence[Message], images: Sequence[Image.Image], *, generation_prompt: bool = False
+    ) -> Made:
         """See `odb_example.data.samples.Backend`."""
-        return self._encode(messages, sizes, generation_prompt=True)
+        sizes = [(image.height, image.width) for image in images]
+        encoded = self._encode(messages, sizes, generation_prompt=generation_prompt)
+        features = self._vision.pixels(images) if images else {}
+        return Made(encoded, self._fields(encoded), features)
 
-    def token_fields(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
+    def _fields(self, encoded: Encoded) -> dict[str, torch.Tensor]:
         """``mm_token_type_ids``, 1 on image placeholders, where this checkpoint's processor gives it."""
-        return {"mm_token_type_ids": (ids == self._encoder.image_id).to(torch.int64)} if self._token_types else {}
+        if not self._token_types:
+            return {}
+        return {"mm_token_type_ids": (torch.tensor(encoded.ids) == self._encoder.image_id).to(torch.int64)}
 
-    def pixels(self, images: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
-        """``pixel_values`` (patches, dim) and ``image_grid_thw`` (images, 3)."""
-        return self._vision.pixels(images)
-
-    def _encode(
-        self, messages: Sequence[Message], sizes: Sequence[tuple[int, int]], *, generation_prompt: bool
-    ) -> Encoded:
+    def _encode(self, messages: Sequence[Message], sizes: Sequence[Size], *, generation_prompt: bool) -> Encoded:
         shape = shape_of(messages)
         skeleton = self._template.skeleton(shape, generation_prompt=generation_prompt)
         program = self._programs.get((shape, generation_prompt))
@@ -73,12 +75,11 @@ class QwenBackend:
         text = self._template.render(_PROBE)
         theirs = processor(text=[text], images=images, return_tensors="pt")
         self._token_types = "mm_token_type_ids" in theirs
-        encoded = self.encode(_PROBE, [(image.height, image.width) for image in images])
-        ids = torch.tensor(encoded.ids)
-        ours = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **self.token_fields(ids)}
-        for name, value in {**ours, **self.pixels(images)}.items():
-            expected = theirs[name] if name in ("pixel_values", "image_grid_thw") else theirs[name][0]
-            if not torch.equal(value, expected):
+        made = self.make(_PROBE, images)
+        ids = torch.tensor(made.encoded.ids)
+        per_token = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **made.fields}
+        for name, value in {**{name: row[None] for name, row in per_token.items()}, **made.features}.items():
+            if not torch.equal(value, theirs[name]):
                 raise UserError(f"{type(processor).__name__} makes other {name} than the Qwen-VL rule", _GENERIC)
 
 

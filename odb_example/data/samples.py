@@ -9,28 +9,24 @@ an image or leave no label, the record is refused instead (`SampleError.reason`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 from PIL import Image
 from torch.utils.data import Dataset
 
-from odb_example.data.chat import (
-    ChatTemplate,
-    Message,
-    TemplateRefusedError,
-    messages_of,
-    shape_of,
-    texts_of,
-)
-from odb_example.data.encoding import IGNORE_INDEX, ConversationEncoder, Encoded, Program
+from odb_example.data.chat import Message, TemplateRefusedError, messages_of
+from odb_example.data.encoding import IGNORE_INDEX, ControlTokenError, Encoded
 from odb_example.data.images import ImageError, image_size, open_image
 from odb_example.data.records import Record
 from odb_example.errors import UserError
 
 Sample = dict[str, torch.Tensor]
 ReadImage = Callable[[str], bytes]
+Size = tuple[int, int]  # height, width
+_Result = TypeVar("_Result")
 Reason = Literal["image", "image_shape", "template", "no_label", "image_cut", "control_token", "missing_image"]
 
 
@@ -43,23 +39,35 @@ class SampleError(UserError):
         super().__init__(f"record {record_id!r}: {problem}", mend or "mend it, or leave it out: --on-bad-record skip")
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """One conversation as a processor's kind makes it, untruncated.
+
+    Attributes:
+        fields: further per-token fields the model takes, int64 of shape (length,).
+        features: what the vision tower takes.
+    """
+
+    encoded: Encoded
+    fields: dict[str, torch.Tensor]
+    features: dict[str, torch.Tensor]
+
+
 class Backend(Protocol):
-    """How one kind of processor turns messages and images into tokens; pure, picklable."""
+    """How one kind of processor turns messages and images into tokens; deterministic, picklable.
 
-    def encode(self, messages: Sequence[Message], sizes: Sequence[tuple[int, int]]) -> Encoded:
-        """Ids, labels and image positions, untruncated, for images of ``sizes`` (height, width)."""
+    Both methods raise `TemplateRefusedError`, `ControlTokenError` for text that would have to become a control token, and
+    ValueError where the processor refuses an image's shape.
+    """
+
+    def measure(self, messages: Sequence[Message], sizes: Sequence[Size]) -> Encoded | None:
+        """What `make` would encode, from the images' sizes alone; None where only pixels tell."""
         ...
 
-    def prompt(self, messages: Sequence[Message], sizes: Sequence[tuple[int, int]]) -> Encoded:
-        """The same with the words that ask for an answer, and no labels."""
-        ...
-
-    def token_fields(self, ids: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Further per-token fields the model takes, each as long as ``ids``."""
-        ...
-
-    def pixels(self, images: Sequence[Image.Image]) -> dict[str, torch.Tensor]:
-        """What the vision tower takes; one call of the image processor."""
+    def make(
+        self, messages: Sequence[Message], images: Sequence[Image.Image], *, generation_prompt: bool = False
+    ) -> Made:
+        """The conversation, with one call of the image processor; ``generation_prompt`` asks for an answer."""
         ...
 
 
@@ -78,24 +86,28 @@ class SampleMaker:
 
     def __init__(self, processor: Any, *, max_length: int, backend: str = "auto") -> None:
         self.max_length = max_length
-        self.backend = choose_backend(processor, backend)
+        # The backends need this module's types, and which of them is wanted shows only here.
+        from odb_example.data.backends import choose_backend
+
+        self.backend: Backend = choose_backend(processor, backend)
 
     def finish(self, record: Record, image_bytes: ReadImage) -> Sample:
         """One finished sample; see the module's words for truncation.
 
         Returns:
-            ``input_ids``, ``attention_mask``, ``labels`` and, where the model takes them, ``mm_token_type_ids``: int64 of
-            shape (length,); with images ``pixel_values`` (patches, dim) and ``image_grid_thw`` (images, 3);
+            ``input_ids``, ``attention_mask``, ``labels`` and, where the model takes it, ``mm_token_type_ids``: int64
+            of shape (length,); with images ``pixel_values`` (patches, dim) and ``image_grid_thw`` (images, 3);
             ``odb_n_patches``: int64 of shape (), patches before merging.
 
         Raises:
             SampleError: the record cannot become a sample.
         """
         images = [self._image(record, path, open_image, image_bytes) for path in record.images]
-        encoded = self._encoded(record, [(image.height, image.width) for image in images])
-        sample = self._tokens(encoded)
+        made = self._refusing(record, lambda: self.backend.make(messages_of(record), images))
+        encoded = truncated(record.id, made.encoded, self.max_length)
+        sample = _sample(encoded, made)
         sample["labels"] = torch.tensor(encoded.labels, dtype=torch.int64)
-        return self._with_pixels(sample, images)
+        return sample
 
     def length(self, record: Record, image_bytes: ReadImage) -> int:
         """``len(input_ids)`` of the finished sample, from its text and its images' headers.
@@ -104,35 +116,40 @@ class SampleMaker:
             SampleError: as `finish`, as far as the headers tell.
         """
         sizes = [self._image(record, path, image_size, image_bytes) for path in record.images]
-        return len(self._encoded(record, sizes).ids)
+        encoded = self._refusing(record, lambda: self.backend.measure(messages_of(record), sizes))
+        if encoded is None:
+            return len(self.finish(record, image_bytes)["input_ids"])
+        return len(truncated(record.id, encoded, self.max_length).ids)
+
+    def check(self, record: Record, image_bytes: ReadImage) -> int:
+        """`length`, after decoding the images: what passes here passes `finish`.
+
+        Raises:
+            SampleError: the record cannot become a sample.
+        """
+        for path in record.images:
+            self._image(record, path, open_image, image_bytes)
+        return self.length(record, image_bytes)
 
     def prompt(self, text: str, images: Sequence[Image.Image]) -> Sample:
         """A question to be answered, images first, for scoring: no labels, and never cut.
 
         Raises:
-            ValueError: the processor refuses an image's shape.
+            ValueError: the processor refuses an image's shape, or a control token in the text.
         """
         messages = (Message("user", (*[None] * len(images), text)),)
-        encoded = self.backend.prompt(messages, [(image.height, image.width) for image in images])
-        return self._with_pixels(self._tokens(encoded), images)
+        made = self.backend.make(messages, images, generation_prompt=True)
+        return _sample(made.encoded, made)
 
-    def _encoded(self, record: Record, sizes: Sequence[tuple[int, int]]) -> Encoded:
+    def _refusing(self, record: Record, work: Callable[[], _Result]) -> _Result:
         try:
-            encoded = self.backend.encode(messages_of(record), sizes)
+            return work()
         except TemplateRefusedError as error:
             raise SampleError(record.id, "template", str(error)) from error
+        except ControlTokenError as error:
+            raise SampleError(record.id, "control_token", str(error)) from error
         except ValueError as error:
             raise SampleError(record.id, "image_shape", str(error)) from error
-        return truncated(record.id, encoded, self.max_length)
-
-    def _tokens(self, encoded: Encoded) -> Sample:
-        ids = torch.tensor(encoded.ids, dtype=torch.int64)
-        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), **self.backend.token_fields(ids)}
-
-    def _with_pixels(self, sample: Sample, images: Sequence[Image.Image]) -> Sample:
-        features = self.backend.pixels(images) if images else {}
-        patches = len(features["pixel_values"]) if images else 0
-        return {**sample, **features, "odb_n_patches": torch.tensor(patches, dtype=torch.int64)}
 
     def _image(self, record: Record, path: str, read: Callable[[bytes], Any], image_bytes: ReadImage) -> Any:
         try:
@@ -163,15 +180,17 @@ def truncated(record_id: str, encoded: Encoded, max_length: int) -> Encoded:
     return encoded
 
 
-def choose_backend(processor: Any, name: str) -> Backend:
-    """The backend called ``name``, checked against the processor's own output.
-
-    Raises:
-        UserError: it does not fit.
-    """
-    from odb_example.data.qwen import QwenBackend
-
-    return QwenBackend(processor)
+def _sample(encoded: Encoded, made: Made) -> Sample:
+    ids = torch.tensor(encoded.ids, dtype=torch.int64)
+    fields = {name: values[: len(ids)] for name, values in made.fields.items()}
+    patches = len(made.features["pixel_values"]) if made.features else 0
+    return {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        **fields,
+        **made.features,
+        "odb_n_patches": torch.tensor(patches, dtype=torch.int64),
+    }
 
 
 class FinishedSamples(Dataset[Sample]):

@@ -156,8 +156,8 @@ def save_checkpoint(
 ) -> None:
     """Write model and processor so that ``folder`` alone loads again, with the image cap in force.
 
-    The files are written beside the folder's others and moved in with ``config.json`` last: without it the folder does not load,
-    so that a run that dies here leaves no half checkpoint that does.
+    The files are written in a folder of their own and moved in with ``config.json`` last: without it the folder does
+    not load, so a run that dies here leaves no half checkpoint that does.
 
     Args:
         state_dict: the whole weights, where the model itself holds a shard of them.

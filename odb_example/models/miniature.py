@@ -104,7 +104,7 @@ class _Family:
     image_std: tuple[float, ...]
     processor: Callable[..., Any]
     video_processor: Callable[..., Any]
-    model: Callable[[dict[str, Any], dict[str, int]], PreTrainedModel]
+    model: Callable[[dict[str, Any], dict[str, Any]], PreTrainedModel]
 
 
 def build_tiny_checkpoint(folder: Path, seed: int = 0) -> Path:
@@ -243,7 +243,7 @@ def _write(family: _Family, folder: Path, seed: int) -> None:
     processor.save_pretrained(folder)
 
 
-def _qwen3_vl(text: dict[str, Any], ids: dict[str, int]) -> PreTrainedModel:
+def _qwen3_vl(text: dict[str, Any], ids: dict[str, Any]) -> PreTrainedModel:
     rope = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
     vision = {
         "depth": 2, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "patch_size": 16,
@@ -255,7 +255,7 @@ def _qwen3_vl(text: dict[str, Any], ids: dict[str, int]) -> PreTrainedModel:
     return Qwen3VLForConditionalGeneration(config)
 
 
-def _qwen2_5_vl(text: dict[str, Any], ids: dict[str, int]) -> PreTrainedModel:
+def _qwen2_5_vl(text: dict[str, Any], ids: dict[str, Any]) -> PreTrainedModel:
     rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
     vision = {
         "depth": 2, "hidden_size": 64, "intermediate_size": 128, "num_heads": 4, "patch_size": 14,
@@ -267,7 +267,7 @@ def _qwen2_5_vl(text: dict[str, Any], ids: dict[str, int]) -> PreTrainedModel:
     return Qwen2_5_VLForConditionalGeneration(config)
 
 
-def _qwen2_vl(text: dict[str, Any], ids: dict[str, int]) -> PreTrainedModel:
+def _qwen2_vl(text: dict[str, Any], ids: dict[str, Any]) -> PreTrainedModel:
     rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
     vision = {
         "depth": 2, "embed_dim": 64, "hidden_size": 64, "mlp_ratio": 2, "num_heads": 4, "patch_size": 14,
