@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 from odb_example.errors import UserError
-from odb_example.evaluate.checkpoint import BENCHMARK_FOLDER
+from odb_example.evaluate.folders import AUDIT, BENCHMARK_FOLDER, EXCLUDED, PREDICTIONS, RESULTS
 from odb_example.evaluate.mmmu import (
+    INCOMPLETE_REASONS,
     LETTERS,
     NON_LETTER_ANSWER,
-    UNDECODABLE_IMAGE,
     build_prompt,
     choose,
     is_letter,
@@ -31,14 +31,16 @@ from odb_example.evaluate.mmmu import (
     prompt_digest,
     protocol_name,
 )
-from odb_example.evaluate.score_audit import DIGEST_FIELD, audit_digest, file_digest, letter_bias, row_digest
+from odb_example.evaluate.score_audit import (
+    DIGEST_FIELD,
+    audit_digest,
+    file_digest,
+    letter_bias,
+    row_digest,
+)
 from odb_example.evaluate.scores import Row, count_scores, counted
 from odb_example.evaluate.statistics import mcnemar, wilson_interval
 from odb_example.evaluate.subjects import DISCIPLINE_OF, known_split
-
-RESULTS, PREDICTIONS, EXCLUDED, AUDIT = (
-    "mmmu_mc_likelihood_results.json", "predictions.jsonl", "excluded.jsonl", "score_audit.json",
-)  # fmt: skip
 
 _PREDICTION_FIELDS: Mapping[str, type | tuple[type, ...]] = {
     "protocol": str, "split": str, "subject": str, "category": str, "sample_id": str, "question": str, "options": list,
@@ -137,7 +139,7 @@ def audit_run(run: Path) -> RunAudit:
     if not files.audit.get("files"):
         notes.append("no file digests in score_audit.json: an edit that keeps the files consistent cannot be seen")
     if recomputed and not recomputed["complete"]:
-        notes.append("rows with undecodable images were left out: the score is not complete")
+        notes.append("rows that could not be read were left out: the score is not complete")
     return RunAudit(files, recomputed, list(dict.fromkeys(findings)), notes)
 
 
@@ -205,7 +207,7 @@ def check_excluded(row: Row, number: int, files: RunFiles) -> Iterator[Finding]:
     yield from _check_common(row, where, files)
     if "answer_raw" in row and row["normalized_answer"] != normalize_answer(row["answer_raw"]):
         yield Finding("normalized_answer_differs", where, f"{row['normalized_answer']!r} from {row['answer_raw']!r}")
-    if row["reason"] not in (NON_LETTER_ANSWER, UNDECODABLE_IMAGE):
+    if row["reason"] not in {NON_LETTER_ANSWER, *INCOMPLETE_REASONS}:
         yield Finding("reason_unknown", where, f"reason {row['reason']!r} is none of the protocol's")
     elif (row["reason"] == NON_LETTER_ANSWER) == is_letter(row["normalized_answer"]):
         yield Finding("reason_does_not_hold", where, f"{row['reason']} with answer {row['normalized_answer']!r}")

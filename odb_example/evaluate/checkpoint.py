@@ -18,8 +18,6 @@ from odb_example.files import read_json
 from odb_example.models.loading import load_model
 from odb_example.settings import Settings
 
-VALIDATION_FOLDER, BENCHMARK_FOLDER = "eval_out_hf_valloss", "mmmu_mc_likelihood_hf"
-
 # What a checkpoint's figures depend on. Results and logs that lie in the same folder do not change what it is.
 _PARTS = (
     "*.safetensors", "*.bin", "*.safetensors.index.json", "*.bin.index.json", "config.json", "adapter_config.json",

@@ -25,6 +25,10 @@ DIRECT_SUFFIX = "Answer with the option's letter from the given choices directly
 
 NON_LETTER_ANSWER = "non_letter_answer"
 UNDECODABLE_IMAGE = "undecodable_image"
+REFUSED_IMAGE_SHAPE = "refused_image_shape"
+REFUSED_PROMPT = "refused_prompt"
+# Rows the reference would stop at; leaving one out makes a result incomplete.
+INCOMPLETE_REASONS = frozenset({UNDECODABLE_IMAGE, REFUSED_IMAGE_SHAPE, REFUSED_PROMPT})
 
 Variant = Literal["v1", "mmmu", "lmms-eval"]
 Status = Literal[

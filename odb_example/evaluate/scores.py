@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from odb_example.evaluate.mmmu import (
+    INCOMPLETE_REASONS,
     LETTERS,
-    UNDECODABLE_IMAGE,
     Exclusion,
     Question,
     Variant,
@@ -100,7 +100,7 @@ def count_scores(predictions: Sequence[Row], excluded: Sequence[Row]) -> dict[st
         "per_subject": grouped(predictions, lambda row: row["subject"]),
         "by_option_count": grouped(predictions, lambda row: len(row["options"])),
         "by_image_count": grouped(predictions, lambda row: row["num_images"]),
-        "complete": not any(row["reason"] == UNDECODABLE_IMAGE for row in excluded),
+        "complete": not any(row["reason"] in INCOMPLETE_REASONS for row in excluded),
     }
 
 

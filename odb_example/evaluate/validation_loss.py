@@ -22,7 +22,6 @@ from odb_example.data.store import Store
 from odb_example.errors import UserError
 from odb_example.evaluate.batching import Batch, Effort, Scored, score_samples
 from odb_example.evaluate.checkpoint import (
-    VALIDATION_FOLDER,
     find_checkpoint,
     output_folder,
     place_model,
@@ -31,6 +30,7 @@ from odb_example.evaluate.checkpoint import (
     train_summary,
 )
 from odb_example.evaluate.environment import describe_effort, describe_environment, describe_model
+from odb_example.evaluate.folders import VALIDATION_FOLDER
 from odb_example.evaluate.held_out import choose_held_out
 from odb_example.evaluate.losses import summarize_losses
 from odb_example.evaluate.partial import PARTIAL_FOLDER, PartialRows, discard_partial
@@ -85,7 +85,7 @@ def evaluate_validation_loss(settings: Settings) -> dict[str, Any]:
     model = place_model(checkpoint.name, torch.bfloat16 if half else torch.float32, settings, ranks.device)
     indices = held_out.indices[: settings.max_samples or None]
     maker = SampleMaker(processor, max_length=settings.max_length, backend=settings.processor_backend)
-    samples = FinishedSamples(store, indices, maker)
+    samples = FinishedSamples(store, indices.tolist(), maker)
     # What the figures depend on; rows of a stopped run are taken over only where all of it is the same.
     basis = {
         "protocol": PROTOCOL,
