@@ -41,7 +41,9 @@ class GenericBackend:
         self._control = re.compile("|".join(map(re.escape, sorted(control, key=len, reverse=True))) or "(?!)")
         self._check()
 
-    def measure(self, messages: Sequence[Message], sizes: Sequence[Size]) -> Encoded | None:
+    def measure(
+        self, messages: Sequence[Message], sizes: Sequence[Size], *, generation_prompt: bool = False
+    ) -> Encoded | None:
         """Nothing: only the processor's own call tells."""
         return None
 

@@ -42,9 +42,11 @@ class QwenBackend:
         self._token_types = False
         self._agree(processor)
 
-    def measure(self, messages: Sequence[Message], sizes: Sequence[Size]) -> Encoded:
+    def measure(
+        self, messages: Sequence[Message], sizes: Sequence[Size], *, generation_prompt: bool = False
+    ) -> Encoded:
         """See `odb_example.data.samples.Backend`."""
-        return self._encode(messages, sizes, generation_prompt=False)
+        return self._encode(messages, sizes, generation_prompt=generation_prompt)
 
     def make(
         self, messages: Sequence[Message], images: Sequence[Image.Image], *, generation_prompt: bool = False

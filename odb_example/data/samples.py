@@ -56,11 +56,13 @@ class Made:
 class Backend(Protocol):
     """How one kind of processor turns messages and images into tokens; deterministic, picklable.
 
-    Both methods raise `TemplateRefusedError`, `ControlTokenError` for text that would have to become a control token, and
-    ValueError where the processor refuses an image's shape.
+    Both methods raise `TemplateRefusedError`, `ControlTokenError` for text that would have to become a control token,
+    and ValueError where the processor refuses an image's shape.
     """
 
-    def measure(self, messages: Sequence[Message], sizes: Sequence[Size]) -> Encoded | None:
+    def measure(
+        self, messages: Sequence[Message], sizes: Sequence[Size], *, generation_prompt: bool = False
+    ) -> Encoded | None:
         """What `make` would encode, from the images' sizes alone; None where only pixels tell."""
         ...
 
@@ -140,6 +142,16 @@ class SampleMaker:
         messages = (Message("user", (*[None] * len(images), text)),)
         made = self.backend.make(messages, images, generation_prompt=True)
         return _sample(made.encoded, made)
+
+    def prompt_length(self, text: str, sizes: Sequence[Size]) -> int | None:
+        """Tokens of `prompt` for images of ``sizes`` (height, width); None where only pixels tell.
+
+        Raises:
+            ValueError: as `prompt`.
+        """
+        messages = (Message("user", (*[None] * len(sizes), text)),)
+        encoded = self.backend.measure(messages, sizes, generation_prompt=True)
+        return None if encoded is None else len(encoded.ids)
 
     def _refusing(self, record: Record, work: Callable[[], _Result]) -> _Result:
         try:

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from PIL import Image, ImageOps
 
-from odb_example.data.chat import Message
 from odb_example.data.images import ImageError, image_size
 from odb_example.data.samples import Sample, SampleMaker
 from odb_example.errors import UserError
@@ -83,11 +82,11 @@ class PromptSamples:
             sizes = [image_size(data) for data in self._encoded(position)]
         except ImageError as error:
             raise UnscorableError(UNDECODABLE_IMAGE, str(error)) from error
-        message = Message("user", (*[None] * len(sizes), self.text(position)))
         try:
-            return len(self.maker.backend.prompt((message,), sizes).ids)
+            length = self.maker.prompt_length(self.text(position), sizes)
         except ValueError as error:
             raise UnscorableError(REFUSED_IMAGE_SHAPE, str(error)) from error
+        return len(self[position]["input_ids"]) if length is None else length
 
     def text(self, position: int) -> str:
         """The words of the user turn."""
