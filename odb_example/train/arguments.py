@@ -11,6 +11,7 @@ import argparse
 import difflib
 import importlib.util
 import json
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from importlib import resources
@@ -150,7 +151,10 @@ def build_arguments(
         values |= {"fsdp": True, "fsdp_config": _fsdp_config(settings.fsdp)}
     values |= _further(settings.trainer)
     try:
-        return TrainingArguments(**values)
+        with warnings.catch_warnings():
+            # The new name of this argument is younger than the oldest transformers we support.
+            warnings.filterwarnings("ignore", "`gradient_checkpointing", FutureWarning)
+            return TrainingArguments(**values)
     except (ValueError, TypeError) as error:
         raise UserError(f"TrainingArguments: {error}", "change the option it names") from error
 

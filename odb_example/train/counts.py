@@ -14,7 +14,10 @@ from odb_example.train.objective import normaliser
 
 @dataclass(frozen=True, slots=True)
 class StepCounts:
-    """Counts of one optimizer step. Rows that weigh nothing (repeats, padding of a window) are in no count but theirs.
+    """Counts of one optimizer step.
+
+    Rows that weigh nothing (copies that make up a missing row or batch) are no samples and hold no tokens; in a batch
+    with real rows they are part of its padding.
 
     Attributes:
         samples: rows trained on.
@@ -54,7 +57,8 @@ class StepCounts:
 
 def count_batch(batch: Mapping[str, torch.Tensor]) -> StepCounts:
     """Counts of one padded batch with ``sample_index`` beside it: -1, or nothing, for a row that weighs nothing."""
-    real = int((batch["sample_index"] >= 0).sum())
+    weighs = batch["sample_index"] >= 0
+    real = int(weighs.sum())
     if not real:
         return StepCounts(idle=1)
     labels, attended = batch["labels"], batch["attention_mask"]
@@ -62,7 +66,7 @@ def count_batch(batch: Mapping[str, torch.Tensor]) -> StepCounts:
         samples=real,
         labelled_samples=normaliser(labels, "sample"),
         label_tokens=normaliser(labels, "token"),
-        input_tokens=int(attended.sum()),
+        input_tokens=int(attended[weighs].sum()),
         padded_tokens=attended.numel(),
         groups=1,
         repeated=attended.shape[0] - real,

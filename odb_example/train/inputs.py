@@ -51,8 +51,8 @@ def open_inputs(settings: Settings, processor: Any, ranks: Ranks) -> Inputs:
     return Inputs(
         store=store,
         split=split,
-        training=FinishedSamples(store, split.train, maker),
-        evaluation=FinishedSamples(store, split.evaluation, maker),
+        training=FinishedSamples(store, split.train.tolist(), maker),
+        evaluation=FinishedSamples(store, split.evaluation.tolist(), maker),
         collate=Collator(pad_token_id=processor.tokenizer.pad_token_id),
     )
 

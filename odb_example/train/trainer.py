@@ -8,6 +8,7 @@ Trainer; a second trainer would be one more file beside them, on the same inputs
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import sys
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from odb_example.files import write_json
 from odb_example.models.loading import ensure_model, load_processor, save_checkpoint
 from odb_example.settings import Settings
 from odb_example.train.adapters import is_adapted, load_for_training
-from odb_example.train.arguments import build_arguments, deepspeed_config, precision, sharding_of
+from odb_example.train.arguments import Precision, build_arguments, deepspeed_config, precision, sharding_of
 from odb_example.train.callbacks import (
     EpochFromSamples,
     Progress,
@@ -89,41 +90,20 @@ def train(settings: Settings) -> TrainResult:
     distributed.barrier()
 
     recorder = Recorder(len(inputs.training), earlier=resumed.steps if resumed else ())
-    loader = _build_loader(settings, ranks, inputs)
-    if resumed:
-        loader.load_state_dict(resumed.loader)
-    sample_budget = _sample_budget(settings, ranks, loader, resumed)
-    deepspeed = deepspeed_config(settings, ranks.device)
-    number_format = precision(settings, ranks.device, sharding_of(deepspeed, settings.fsdp))
-    arguments = build_arguments(
-        settings,
-        device=ranks.device,
-        checkpoints=folder / PARTIAL_CHECKPOINTS,
-        deepspeed=deepspeed,
-        precision=number_format,
-        total_progress=settings.max_steps or sample_budget,
-    )
-    model = load_for_training(model_name, settings, number_format.weights)
-    trainable = get_model_param_count(model, trainable_only=True)
+    progress = _progress(settings, ranks, recorder)
+    run = assemble(settings, ranks, inputs, model_name, processor, recorder, progress=progress, resumed=resumed)
+    run.trainer.add_callback(TrainedSamples(run.trainer, run.loader, recorder, identity, settings, folder))
+    trainable = get_model_param_count(run.trainer.model, trainable_only=True)
     if ranks.is_main:
-        print(json.dumps(opening(settings, ranks, inputs, trainable, number_format), ensure_ascii=False), flush=True)
-
-    progress = _progress(settings, ranks, sample_budget, recorder)
-    trainer = _build_trainer(settings, ranks, model, processor, arguments, loader, inputs, recorder, progress)
-    if isinstance(loader, OdbLoader):
-        _attach_odb(trainer, loader, settings, sample_budget, resumed)
-    elif not settings.max_steps:
-        trainer.add_callback(SampleProgress(recorder, lambda: trainer.step_counts.samples, sample_budget))
-    trainer.add_callback(EpochFromSamples(lambda: trainer.epoch_now))
-    trainer.add_callback(SaveAtTheEnd())
-    trainer.add_callback(TrainedSamples(trainer, loader, recorder, identity, settings, folder))
-    outcome = trainer.train(resume_from_checkpoint=str(resumed.checkpoint) if resumed else None)
+        start = opening(settings, ranks, inputs, trainable, run.number_format)
+        print(json.dumps(start, ensure_ascii=False), flush=True)
+    outcome = run.trainer.train(resume_from_checkpoint=str(resumed.checkpoint) if resumed else None)
+    run.loader.close()
     if progress:
         progress.end(recorder.records[-1] if recorder.records else None)
-    loader.close()
 
     if settings.save_final_model:
-        _save(trainer, processor, folder, ranks)
+        _save(run.trainer, processor, folder, ranks)
     result = summary(
         settings,
         ranks,
@@ -131,11 +111,11 @@ def train(settings: Settings) -> TrainResult:
         recorder,
         trainer_metrics=outcome.metrics,
         trainable_parameters=trainable,
-        number_format=number_format,
+        number_format=run.number_format,
     )
     if ranks.is_main:
         recorder.write(folder)
-        write_json(folder / f"train_metrics_{settings.loader}.json", trainer.state.log_history)
+        write_json(folder / f"train_metrics_{settings.loader}.json", run.trainer.state.log_history)
         write_json(folder / f"train_summary_{settings.loader}.json", result)
         shutil.rmtree(folder / PARTIAL_CHECKPOINTS, ignore_errors=True)
         print(f"[odb-mm-mix-summary] {json.dumps(result, ensure_ascii=False)}", flush=True)
@@ -148,6 +128,55 @@ def train(settings: Settings) -> TrainResult:
         saved=settings.save_final_model,
         summary=result,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Assembled:
+    """Everything that trains, ready for ``trainer.train()``."""
+
+    trainer: ExactTrainer
+    loader: TrainLoader
+    number_format: Precision
+
+
+def assemble(
+    settings: Settings,
+    ranks: Ranks,
+    inputs: Inputs,
+    model_name: str,
+    processor: Any,
+    recorder: Recorder,
+    *,
+    progress: Progress | None = None,
+    resumed: ResumePoint | None = None,
+) -> Assembled:
+    """Loader, TrainingArguments, model and Trainer, in the order in which they need each other.
+
+    TrainingArguments come before the model: under ZeRO-3 they make loading shard it.
+    """
+    loader = _build_loader(settings, ranks, inputs)
+    if resumed:
+        loader.load_state_dict(resumed.loader)
+    budget = _row_budget(settings, ranks, loader, resumed)
+    deepspeed = deepspeed_config(settings, ranks.device)
+    number_format = precision(settings, ranks.device, sharding_of(deepspeed, settings.fsdp))
+    arguments = build_arguments(
+        settings,
+        device=ranks.device,
+        checkpoints=run_folder(settings) / PARTIAL_CHECKPOINTS,
+        deepspeed=deepspeed,
+        precision=number_format,
+        total_progress=settings.max_steps or budget,
+    )
+    model = load_for_training(model_name, settings, number_format.weights)
+    trainer = _build_trainer(settings, ranks, model, processor, arguments, loader, inputs, recorder, progress)
+    if isinstance(loader, OdbLoader):
+        _attach_odb(trainer, loader, settings, budget, resumed)
+    elif not settings.max_steps:
+        trainer.add_callback(SampleProgress(recorder, lambda: trainer.step_counts.samples, budget))
+    trainer.add_callback(EpochFromSamples(lambda: trainer.epoch_now))
+    trainer.add_callback(SaveAtTheEnd())
+    return Assembled(trainer, loader, number_format)
 
 
 def _refuse_what_cannot_be(settings: Settings, ranks: Ranks) -> None:
@@ -212,17 +241,26 @@ def _build_loader(settings: Settings, ranks: Ranks, inputs: Inputs) -> TrainLoad
     )
 
 
-def _sample_budget(settings: Settings, ranks: Ranks, loader: TrainLoader, resumed: ResumePoint | None) -> int:
-    """Rows of the whole run: those trained on before a resume, and those to come."""
+def _row_budget(settings: Settings, ranks: Ranks, loader: TrainLoader, resumed: ResumePoint | None) -> int:
+    """What the run ends at: rows as ODB counts them, weightless copies included, or samples for the other loaders."""
+    if not isinstance(loader, OdbLoader):
+        return total_samples(settings, len(loader.order.identities))
     before = resumed.counted_rows if resumed else 0
     return before + loader.order.rows_left(settings.num_train_epochs, ranks.world_size)
 
 
-def _progress(settings: Settings, ranks: Ranks, sample_budget: int, recorder: Recorder) -> Progress | None:
+def total_samples(settings: Settings, num_train_samples: int) -> int:
+    """Samples of the whole run."""
+    return math.ceil(num_train_samples * settings.num_train_epochs)
+
+
+def _progress(settings: Settings, ranks: Ranks, recorder: Recorder) -> Progress | None:
     if not ranks.is_main:
         return None
-    budgeted = settings.loader in ("odb", "oracle")
-    progress = Progress(None if settings.max_steps else sample_budget, settings.token_budget if budgeted else None)
+    progress = Progress(
+        None if settings.max_steps else total_samples(settings, recorder.num_train_samples),
+        settings.token_budget if settings.loader in ("odb", "oracle") else None,
+    )
     progress.start(recorder.emitted_samples)
     return progress
 
@@ -280,13 +318,13 @@ def _evaluation_batches(settings: Settings, ranks: Ranks, inputs: Inputs) -> Tra
 
 
 def _attach_odb(
-    trainer: ExactTrainer, loader: OdbLoader, settings: Settings, sample_budget: int, resumed: ResumePoint | None
+    trainer: ExactTrainer, loader: OdbLoader, settings: Settings, row_budget: int, resumed: ResumePoint | None
 ) -> None:
     """ODB by one call or by its parts; the learning rate follows samples, or steps where those are capped (B1)."""
     capped = settings.max_steps or None
     common: dict[str, Any] = {
         # With a step cap the cap alone ends the run, as TrainingArguments' own max_steps does.
-        "sample_budget": sys.maxsize if capped else sample_budget,
+        "sample_budget": sys.maxsize if capped else row_budget,
         "max_optimizer_steps": capped,
         "scheduler_progress": "optimizer_steps" if capped else "samples",
         "max_steps_policy": "preserve",
