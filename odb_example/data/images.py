@@ -12,7 +12,7 @@ import struct
 import warnings
 
 import numpy as np
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 MAX_PIXELS = 178_956_970  # where Pillow itself refuses an image as a decompression bomb
 _ORIENTATION = 0x0112  # EXIF tag
@@ -82,6 +82,8 @@ def _opened(data: bytes) -> Image.Image:
             # Pillow warns at half of MAX_PIXELS; the limit is checked here, once, as an error.
             warnings.simplefilter("ignore", Image.DecompressionBombWarning)
             image = Image.open(io.BytesIO(data))
+    except UnidentifiedImageError as error:
+        raise ImageError("not a readable image: unknown format or damaged header") from error
     except _DAMAGE as error:
         raise ImageError(f"not a readable image: {error}") from error
     width, height = image.size

@@ -35,7 +35,6 @@ class SampleError(UserError):
 
     def __init__(self, record_id: str, reason: Reason, problem: str, mend: str = "") -> None:
         self.record_id, self.reason = record_id, reason
-        self.fault = problem
         super().__init__(f"record {record_id!r}: {problem}", mend or "mend it, or leave it out: --on-bad-record skip")
 
 
@@ -87,6 +86,7 @@ class SampleMaker:
     """
 
     def __init__(self, processor: Any, *, max_length: int, backend: str = "auto") -> None:
+        self.processor = processor
         self.max_length = max_length
         # The backends need this module's types, and which of them is wanted shows only here.
         from odb_example.data.backends import choose_backend

@@ -144,13 +144,12 @@ def qwen_tokenizer(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Qwen
     """Qwen's tokenizer over ``vocab`` and ``merges``, the added tokens following the vocabulary in Qwen's order."""
     added = [AddedToken(token, special=True, normalized=False) for token in SPECIAL_TOKENS]
     added += [AddedToken(token, special=False, normalized=False) for token in TOOL_TOKENS]
+    parts: dict[str, Any] = {"vocab": vocab, "merges": merges, "unk_token": None}
     return Qwen2Tokenizer(
-        vocab=vocab,
-        merges=merges,
+        **parts,
         added_tokens_decoder={len(vocab) + offset: token for offset, token in enumerate(added)},
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
-        unk_token=None,
         extra_special_tokens=[token for token in SPECIAL_TOKENS if token not in ("<|im_end|>", "<|endoftext|>")],
         model_max_length=262144,
     )
