@@ -15,6 +15,7 @@ from rich.table import Table
 
 from odb_example.files import read_json
 from odb_example.settings import Settings
+from odb_example.train.run_folder import run_folder as run_folder
 
 VALLOSS_FILE = Path("eval_out_hf_valloss", "eval_results.json")
 BENCHMARK_FILE = Path("mmmu_mc_likelihood_hf", "mmmu_mc_likelihood_results.json")
@@ -30,14 +31,6 @@ class Headline:
     validation_loss: float | None
     accuracy: str | None
     samples_per_second: float | None
-
-
-def run_folder(settings: Settings) -> Path:
-    """The run folder that training under these settings writes to."""
-    if settings.output_dir:
-        return Path(settings.output_dir)
-    integration = settings.odb_integration if settings.loader == "odb" else "none"
-    return Path(settings.output_root, f"{settings.loader}-{integration}")
 
 
 def untrained_folder(settings: Settings) -> Path:
