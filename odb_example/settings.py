@@ -90,7 +90,8 @@ class Settings(BaseModel):
     sources: str = _option("all", "comma-separated source names to build", DATA, env="ODB_MM_MIX_SOURCES")
     caps: dict[str, int] = _option({}, "records per source, e.g. --caps.iiit5k 500", DATA)
     records: int = _option(3000, "records of the miniature mix", DATA, env="ODB_MM_MIX_RECORDS", ge=100, le=1_000_000)
-    build_workers: int = _option(2, "processes that prepare images", DATA, env="ODB_MM_MIX_BUILD_WORKERS", ge=1)
+    revisions: dict[str, str] = _option({}, "commit or tag per source, e.g. --revisions.iiit5k COMMIT", DATA)
+    build_workers: int = _option(2, "threads that check images", DATA, env="ODB_MM_MIX_BUILD_WORKERS", ge=1)
     vqa_like: str | None = _option(
         None, "Hub id or folder of the short-answer VQA source (its origin is not published)", DATA,
         env="ODB_MM_MIX_VQA_LIKE",

@@ -57,7 +57,7 @@ def build_miniature(
             write_benchmark(writer.building / benchmark_path.absolute().relative_to(writer.path), seed)
         else:
             write_benchmark(benchmark_path, seed)
-        return BuildReport.of(path, writer.finish())
+        return BuildReport.of(path, writer.finish(image_identity="pixels"))
 
 
 def _write_sources(writer: StoreWriter, records: int, seed: int) -> None:

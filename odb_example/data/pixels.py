@@ -17,6 +17,8 @@ from odb_example.data.store_writer import StoredImage
 Pixels = npt.NDArray[np.uint8]  # (height, width, 3)
 Grey = npt.NDArray[np.uint8]  # (height, width)
 Colour = tuple[int, int, int]
+# A Qwen-VL processor refuses an image whose longer side is more than this many times the shorter.
+MAX_RATIO = 200
 
 
 def pixel_digest(pixels: Pixels) -> str:

@@ -27,6 +27,7 @@ from odb_example.errors import UserError
 from odb_example.files import read_json, write_json
 
 FORMAT = "tmdb-1"
+SKIPPED_NAME = "skipped.jsonl"
 _PARTS, _PLAN = ".parts", "plan.json"
 
 
@@ -115,36 +116,29 @@ class StoreWriter:
     def finish(self, **metadata: Any) -> dict[str, Any]:
         """Join the parts, write metadata and index, and put the folder in its place.
 
+        Args:
+            metadata: further fields of `metadata.json`.
+
         Returns:
             the metadata as written.
+
+        Raises:
+            RecordError: an id is used twice.
         """
         assert self.finished == self.sources, "every source must be complete"
         states = [PartState(**read_json(self._state_file(source))) for source in self.sources]
-        ids: set[str] = set()
-        checksum = hashlib.sha256()
         records = self.building / RECORDS_NAME
-        referenced: set[str] = set()
-        with records.open("wb") as stream:
-            for source in self.sources:
-                for line in self._part_file(source).open("rb"):
-                    value = json.loads(line)
-                    if value["id"] in ids:
-                        raise RecordError(str(self._part_file(source)), value["id"], "id", "is used twice")
-                    ids.add(value["id"])
-                    referenced.update(value["images"])
-                    checksum.update(line)
-                    stream.write(line)
-            stream.flush()
-            os.fsync(stream.fileno())
-        self._sweep(referenced)
+        images, checksum = self._join(records)
+        self._join_listings(states)
+        self._sweep(images)
         write_index(records, scan_offsets(records))
         whole = {
             "format": FORMAT,
-            "num_records": len(ids),
-            "num_images": len(referenced),
+            "num_records": sum(state.records for state in states),
+            "num_images": len(images),
             "sources": {state.source: state.records for state in states},
             "skipped": {state.source: state.skipped for state in states if state.skipped},
-            "records_sha256": checksum.hexdigest(),
+            "records_sha256": checksum,
             "fingerprint": fingerprint(states),
             "plan": self.plan,
             **metadata,
@@ -153,6 +147,32 @@ class StoreWriter:
         shutil.rmtree(self.building / _PARTS)
         self._put_in_place()
         return whole
+
+    def _join(self, records: Path) -> tuple[set[str], str]:
+        """Write all parts into one file; returns the image paths its records name, and its SHA-256."""
+        ids: set[str] = set()
+        images: set[str] = set()
+        checksum = hashlib.sha256()
+        with records.open("wb") as stream:
+            for source in self.sources:
+                with self._part_file(source).open("rb") as part:
+                    for line in part:
+                        value = json.loads(line)
+                        if value["id"] in ids:
+                            raise RecordError(source, value["id"], "id", "is used twice")
+                        ids.add(value["id"])
+                        images.update(value["images"])
+                        checksum.update(line)
+                        stream.write(line)
+            stream.flush()
+            os.fsync(stream.fileno())
+        return images, checksum.hexdigest()
+
+    def _join_listings(self, states: Sequence[PartState]) -> None:
+        if any(state.skipped for state in states):
+            with (self.building / SKIPPED_NAME).open("wb") as stream:
+                for source in self.sources:
+                    stream.write(_listing_of(self._part_file(source)).read_bytes())
 
     def _sweep(self, referenced: set[str]) -> None:
         """Remove images that only an interrupted part had named."""
@@ -185,10 +205,12 @@ class SourceWriter:
         self._skipped: Counter[str] = Counter()
         self._digest = hashlib.sha256()
         self._stream: BinaryIO
+        self._listing: BinaryIO
 
     def __enter__(self) -> SourceWriter:
         self._state_file.unlink(missing_ok=True)
         self._stream = self._part.open("wb")
+        self._listing = _listing_of(self._part).open("wb")
         return self
 
     def add(self, record: Record, images: Sequence[StoredImage] = ()) -> None:
@@ -210,21 +232,27 @@ class SourceWriter:
         self._state.records += 1
         self._state.images += len(images)
 
-    def skip(self, reason: str) -> None:
-        """Count a row that did not become a record."""
+    def skip(self, row: str, reason: str, detail: str = "") -> None:
+        """Count and list a row that did not become a record."""
         self._skipped[reason] += 1
+        listed = {"source": self._state.source, "row": row, "reason": reason, "detail": detail}
+        self._listing.write(json.dumps(listed, ensure_ascii=False).encode("utf-8") + b"\n")
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._stream:
-            if kind is None:
-                self._stream.flush()
-                os.fsync(self._stream.fileno())
+        for stream in (self._stream, self._listing):
+            stream.flush()
+            os.fsync(stream.fileno())
+            stream.close()
         if kind is None:
             self._state.skipped = dict(sorted(self._skipped.items()))
             self._state.digest = self._digest.hexdigest()
             write_json(self._state_file, asdict(self._state))
+
+
+def _listing_of(part: Path) -> Path:
+    return part.with_suffix(".skipped")
 
 
 def standing(path: str | os.PathLike[str], plan: Mapping[str, Any], *, overwrite: bool) -> dict[str, Any] | None:
