@@ -1,19 +1,21 @@
 """Charts as static SVG, drawn by matplotlib: no script, no request, and a table behind each.
 
 A chart is drawn once and follows the page's theme: its colours are placeholders that become CSS variables
-(``--series-1``, ``--ink``, ``--grid``) in the SVG text, and its type becomes the page's. Each is 360 units wide, so that 9 pt
-type reads at phone width; the page lays two or three side by side on a desk. Series differ by line style and marker as well
-as by colour. Labels come from records: they are flattened and never read as formulas.
+(``--series-1``, ``--ink``, ``--grid``) in the SVG text, and its type becomes the page's. Each is 360 units wide, so
+that 10 pt type reads at phone width; the page lays two or three side by side on a desk. Series differ by line style
+and marker as well as by colour. Labels come from records: they are flattened and never read as formulas.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import textwrap
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -32,10 +34,11 @@ _VARIABLES = {_INK: "var(--ink)", _GRID: "var(--grid)", _MUTED: "var(--muted)"} 
     colour: f"var(--series-{n})" for n, colour in enumerate(_COLOURS, start=1)
 }
 _LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)))
+_NICE = (1, 2, 2.5, 5, 10)
 _MARKERS = ("o", "s", "^", "D", "v", "P")
-_RC = {
+_RC: Any = {
     "svg.fonttype": "none", "svg.hashsalt": "odb-example", "text.parse_math": False, "axes.unicode_minus": True,
-    "font.size": 9, "axes.labelsize": 9, "xtick.labelsize": 8.5, "ytick.labelsize": 8.5, "legend.fontsize": 8.5,
+    "font.size": 10.5, "axes.labelsize": 10.5, "xtick.labelsize": 10, "ytick.labelsize": 10, "legend.fontsize": 10,
     "text.color": _INK, "axes.labelcolor": _INK, "xtick.color": _MUTED, "ytick.color": _MUTED,
     "xtick.labelcolor": _INK, "ytick.labelcolor": _INK, "axes.edgecolor": _MUTED, "grid.color": _GRID,
     "axes.grid": True, "axes.axisbelow": True, "axes.spines.top": False, "axes.spines.right": False,
@@ -83,7 +86,7 @@ def lines(
     shown = [s for s in series if len(s.x) > 1 or (s.points and len(s.x))]
     if not any(len(s.x) > 1 for s in shown):
         return None
-    with _figure(2.9) as (figure, axes):
+    with _figure(3.1) as (figure, axes):
         for entry in shown:
             style = _LINES[entry.slot % len(_LINES)]
             colour = _colour(entry.slot)
@@ -98,9 +101,9 @@ def lines(
             _log(axes, "y", [value for entry in shown for value in entry.y])
         else:
             axes.yaxis.set_major_formatter(FuncFormatter(_tick))
-            axes.yaxis.set_major_locator(MaxNLocator(6))
+            axes.yaxis.set_major_locator(MaxNLocator(6, steps=_NICE))
         axes.xaxis.set_major_formatter(FuncFormatter(_tick))
-        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=_NICE))
         _finish(figure, axes, x_label, y_label, legend=True)
         svg = _svg(figure, title)
     return Chart(title, svg, _points_table(shown, x_label), caption)
@@ -116,6 +119,7 @@ def intervals(
     caption: str = "",
     first_column: str = "group",
     counts: Sequence[int] = (),
+    from_zero: bool = False,
 ) -> Chart | None:
     """A dot with its interval per label and run, one line a label; ``x`` of a series is the label's index.
 
@@ -123,8 +127,8 @@ def intervals(
     """
     if not labels or not any(len(s.x) for s in series):
         return None
-    per_row = max(0.26, 0.13 * len(series) + 0.08)
-    with _figure(0.95 + per_row * len(labels)) as (figure, axes):
+    per_row = max(0.3, 0.14 * len(series) + 0.1)
+    with _figure(1.05 + per_row * len(labels)) as (figure, axes):
         spread = 0.62 / max(1, len(series))
         for order, entry in enumerate(series):
             offset = (order - (len(series) - 1) / 2) * spread
@@ -138,10 +142,12 @@ def intervals(
             rows = np.arange(len(labels))
             axes.vlines(values, rows - 0.42, rows + 0.42, color=_MUTED, linewidth=1.4,
                         linestyle=("-", ":")[order % 2], label=flat(name))  # fmt: skip
-        axes.set_yticks(range(len(labels)), [flat(label, 26) for label in labels])
+        axes.set_yticks(range(len(labels)), [textwrap.fill(flat(label, 40), 20) for label in labels])
         axes.set_ylim(len(labels) - 0.5, -0.5)
+        if from_zero:
+            axes.set_xlim(0, 1.12 * max(value for entry in series for value in entry.y))
         axes.grid(axis="y", visible=False)
-        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_locator(MaxNLocator(5, steps=_NICE))
         axes.xaxis.set_major_formatter(FuncFormatter(_tick))
         _finish(figure, axes, x_label, "", legend=True)
         svg = _svg(figure, title)
@@ -159,14 +165,14 @@ def histogram(
     low, high = min(values), max(values)
     edges = np.geomspace(low, max(high, low * 1.01) * 1.0001, 25)
     counts = {name: np.histogram(list(group), edges)[0] for name, group in groups.items()}
-    with _figure(3.0) as (figure, axes):
+    with _figure(3.2) as (figure, axes):
         base = np.zeros(len(edges) - 1)
         for slot, (name, count) in enumerate(counts.items()):
             axes.bar(edges[:-1], count, width=np.diff(edges), bottom=base, align="edge", color=_colour(slot),
                      label=flat(name, 24), linewidth=0.4, edgecolor=_GRID)  # fmt: skip
             base += count
         _log(axes, "x", values)
-        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, steps=_NICE))
         _finish(figure, axes, x_label, y_label, legend=True)
         svg = _svg(figure, title)
     return Chart(title, svg, _quantile_table(groups), caption)

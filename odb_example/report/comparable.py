@@ -1,7 +1,8 @@
 """May these runs be compared at all? Asked and answered before any difference is shown.
 
-Each `Condition` names what must be the same, where a run says it, and which figures fall where it is not. A condition that
-some run does not state is unknown, never assumed. Files that contradict themselves (`integrity`) count as a condition too.
+Each `Condition` names what must be the same, where a run says it, and which figures fall where it is not. A condition
+that some run does not state is unknown, never assumed. Files that contradict themselves (`integrity`) count as a
+condition too.
 """
 
 from __future__ import annotations
@@ -140,7 +141,7 @@ def _sentence(
     differing = [check.name for check in checks if check.status == "differs"]
     silent = [check.name for check in checks if check.status == "unknown"]
     if status == "comparable":
-        parts.append(f"Comparable: the runs are the same in all {len(checks)} conditions.")
+        parts.append(f"All figures may be compared: the runs are the same in all {len(checks)} conditions.")
     if differing:
         parts.append(f"The runs differ in {several(differing)}.")
     if silent:
@@ -198,8 +199,8 @@ def _split(run: Run) -> Fact | None:
     data = run.find("record.data")
     if not data:
         return None
-    names = ("split_mode", "split_seed", "train_samples", "eval_samples", "eval_indices_preview")
-    return Fact({name: data.value[name] for name in names if name in data.value}, data.source)
+    stated = ("split_mode", "split_seed", "train_samples", "eval_samples", "eval_indices_preview")
+    return Fact({name: data.value[name] for name in stated if name in data.value}, data.source)
 
 
 def _held_out(run: Run) -> Fact | None:
@@ -257,8 +258,10 @@ _OPTIMIZER = (
     "lora_target_modules", "trainer",
 )  # fmt: skip
 
+FINGERPRINT = ("summary.data_fingerprint", "summary.data.fingerprint", "identity.data_fingerprint")
+
 CONDITIONS: tuple[Condition, ...] = (
-    Condition("data fingerprint", FIGURES, _at("summary.data_fingerprint", "summary.data.fingerprint", "identity.data_fingerprint"),
+    Condition("data fingerprint", FIGURES, _at(*FINGERPRINT),
               "the runs saw other records"),
     Condition("split", FIGURES, _split, "other records were trained on or held out"),
     Condition("model", FIGURES, _model, "the runs started from other weights"),

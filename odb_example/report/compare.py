@@ -1,7 +1,7 @@
 """`compare` and `report`: run folders in; `comparison.json`, `report.html` and a table in the terminal out.
 
-Reads files only; no torch, a few seconds. Which run is the baseline: a standard loader of the same seed, else any standard
-one, else the first run named. Every other run is set against it.
+Reads files only; no torch, a few seconds. Which run is the baseline: a standard loader of the same seed, else any
+standard one, else the first run named. Every other run is set against it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The figures of one run and the differences of two, each with its interval, its sources and what it may be compared with."""
+"""The figures of one run and the differences of two: each with interval, sources, and what it stands or falls with."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from odb_example.report.comparable import MMMU, THROUGHPUT, TRAINING_LOSS, VALID
 from odb_example.report.runs import Prediction, Run
 
 PROTOCOL_WARNING = (
-    "A likelihood score over single-letter answers: comparable with scores of this protocol on the same rows only, with no "
-    "generated-answer score (lmms-eval, VLMEvalKit, the MMMU authors' parser), which differ by up to 8 points on one model."
+    "A likelihood score over single-letter answers: comparable with scores of this protocol on the same rows only, and "
+    "with no generated-answer score (lmms-eval, VLMEvalKit, the MMMU authors' parser): those differ by up to 8 points "
+    "on one model."
 )
 
 
@@ -24,8 +25,8 @@ PROTOCOL_WARNING = (
 class Figure:
     """One number people quote.
 
-    ``about`` is the verdict's figure it stands or falls with; ``sources`` are ``file: field`` and, where it was computed,
-    the rows it was computed from; ``method`` says how the interval was made, or why there is none.
+    ``about`` is the verdict's figure it stands or falls with; ``sources`` are ``file: field`` and, where it was
+    computed, the rows it was computed from; ``method`` says how the interval was made, or why there is none.
     """
 
     value: float
@@ -68,7 +69,10 @@ def figures_of(run: Run) -> dict[str, Figure]:
 
 
 def differences(baseline: Run, other: Run) -> dict[str, Figure]:
-    """``other`` against ``baseline``: throughput and run-time ratios, loss and benchmark differences (other minus baseline)."""
+    """``other`` against ``baseline``.
+
+    Throughput and run-time ratios, loss and benchmark differences (other minus baseline).
+    """
     a, b = figures_of(baseline), figures_of(other)
     found: dict[str, Figure] = {}
     if "samples_per_second" in a and "samples_per_second" in b:
@@ -77,8 +81,13 @@ def differences(baseline: Run, other: Run) -> dict[str, Figure]:
         if name in a and name in b and a[name].value:
             short = {"tokens_per_second": "token_throughput_ratio", "train_runtime_seconds": "runtime_ratio"}[name]
             ratio = b[name].value / a[name].value
-            found[short] = Figure(value=ratio, unit="×", about=THROUGHPUT, sources=_both(a[name], b[name], baseline, other),
-                                  method="one run each: no interval")  # fmt: skip
+            found[short] = Figure(
+                value=ratio,
+                unit="×",
+                about=THROUGHPUT,
+                sources=_both(a[name], b[name], baseline, other),
+                method="one run each: no interval",
+            )
     found.update(_loss_differences(baseline, other, a, b))
     found.update(_benchmark_difference(baseline, other, a, b))
     return found
@@ -106,16 +115,25 @@ _READ: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
     ("emitted_samples", "samples", THROUGHPUT, ("summary.emitted_samples",)),
     ("steps", "optimizer steps", THROUGHPUT, ("summary.global_step",)),
     ("samples_per_step", "samples", THROUGHPUT, ("summary.mean_emitted_samples_per_step",)),
-    ("padding_ratio", "share of padded tokens", THROUGHPUT, ("summary.padding_ratio",)),
+    ("padding_ratio", "share of padded positions", THROUGHPUT, ("summary.padding_ratio",)),
     ("fill", "share of the token budget", THROUGHPUT, ("summary.fill",)),
     ("train_loss", "nats per label token", TRAINING_LOSS, ("summary.trainer_metrics.train_loss", "summary.train_loss")),
-    ("validation_loss", "nats, mean over samples", VALIDATION_LOSS, ("validation.eval_loss", "summary.validation_loss")),
-    ("token_weighted_validation_loss", "nats per label token", VALIDATION_LOSS,
-     ("validation.token_weighted_eval_loss", "summary.token_weighted_validation_loss")),
+    (
+        "validation_loss",
+        "nats, mean over samples",
+        VALIDATION_LOSS,
+        ("validation.eval_loss", "summary.validation_loss"),
+    ),
+    (
+        "token_weighted_validation_loss",
+        "nats per label token",
+        VALIDATION_LOSS,
+        ("validation.token_weighted_eval_loss", "summary.token_weighted_validation_loss"),
+    ),
     ("mmmu_accuracy", "%", MMMU, ("benchmark.overall_accuracy", "summary.mmmu_mc_accuracy")),
     ("mmmu_correct", "rows", MMMU, ("benchmark.overall_correct", "summary.mmmu_mc_correct")),
     ("mmmu_total", "rows", MMMU, ("benchmark.overall_total", "summary.mmmu_mc_total")),
-)  # fmt: skip
+)
 
 
 def _from_steps(run: Run) -> dict[str, Figure]:
@@ -132,10 +150,14 @@ def _from_samples(run: Run, read: Mapping[str, Figure]) -> dict[str, Figure]:
     losses = [row.loss for row in run.samples]
     nll, tokens = [row.nll for row in run.samples], [row.label_tokens for row in run.samples]
     rows = f"{VALIDATION_FOLDER}/samples.jsonl: nll_sum, label_tokens"
-    return _with_intervals(read, {
-        "validation_loss": statistics.mean(losses),
-        "token_weighted_validation_loss": statistics.ratio_of_sums(nll, tokens),
-    }, rows)  # fmt: skip
+    return _with_intervals(
+        read,
+        {
+            "validation_loss": statistics.mean(losses),
+            "token_weighted_validation_loss": statistics.ratio_of_sums(nll, tokens),
+        },
+        rows,
+    )
 
 
 def _from_predictions(run: Run, read: Mapping[str, Figure]) -> dict[str, Figure]:
@@ -146,9 +168,12 @@ def _from_predictions(run: Run, read: Mapping[str, Figure]) -> dict[str, Figure]
     found = _with_intervals(read, {"mmmu_accuracy": _in_points(share)}, rows)
     for name, value in baselines_of_rows(run.predictions).items():
         found[f"mmmu_{name.replace('-', '_').lower()}"] = Figure(
-            value=100 * value, unit="%", about=MMMU, n=len(run.predictions),
+            value=100 * value,
+            unit="%",
+            about=MMMU,
+            n=len(run.predictions),
             sources=(f"{BENCHMARK_FOLDER}/predictions.jsonl: valid_candidate_letters, ground_truth",),
-        )  # fmt: skip
+        )
     return found
 
 
@@ -161,10 +186,15 @@ def _with_intervals(
     for name, estimate in estimates.items():
         said = read.get(name)
         found[name] = Figure(
-            value=said.value if said else estimate.value, unit=units[name][0], about=units[name][1],
+            value=said.value if said else estimate.value,
+            unit=units[name][0],
+            about=units[name][1],
             sources=(*(said.sources if said else ()), rows),
-            low=estimate.low, high=estimate.high, n=estimate.n, method=estimate.method,
-        )  # fmt: skip
+            low=estimate.low,
+            high=estimate.high,
+            n=estimate.n,
+            method=estimate.method,
+        )
     return found
 
 
@@ -186,9 +216,15 @@ def _throughput_ratio(baseline: Run, other: Run, a: Mapping[str, Figure], b: Map
     low, high = statistics.throughput_ratio(samples, seconds, overheads)
     rows = tuple(f"{run.name}/steps.jsonl: samples, seconds" for run in (baseline, other))
     return Figure(
-        value=value, unit="×", about=THROUGHPUT, sources=(*sources, *rows), low=low, high=high, n=min(map(len, timed)),
+        value=value,
+        unit="×",
+        about=THROUGHPUT,
+        sources=(*sources, *rows),
+        low=low,
+        high=high,
+        n=min(map(len, timed)),
         method="moving-block bootstrap over steps: variation within these runs, not between runs",
-    )  # fmt: skip
+    )
 
 
 def _loss_differences(baseline: Run, other: Run, a: Mapping[str, Figure], b: Mapping[str, Figure]) -> dict[str, Figure]:
@@ -196,10 +232,12 @@ def _loss_differences(baseline: Run, other: Run, a: Mapping[str, Figure], b: Map
     for name in ("validation_loss", "token_weighted_validation_loss"):
         if name in a and name in b:
             found[f"{name}_difference"] = Figure(
-                value=b[name].value - a[name].value, unit=a[name].unit, about=VALIDATION_LOSS,
+                value=b[name].value - a[name].value,
+                unit=a[name].unit,
+                about=VALIDATION_LOSS,
                 sources=_both(a[name], b[name], baseline, other),
                 method="no interval: it needs samples.jsonl of both runs over the same samples",
-            )  # fmt: skip
+            )
     mine, theirs = ({row.id: row for row in run.samples} for run in (baseline, other))
     if not found or not mine or mine.keys() != theirs.keys():
         return found
@@ -214,10 +252,15 @@ def _loss_differences(baseline: Run, other: Run, a: Mapping[str, Figure], b: Map
     for name, estimate in estimates.items():
         if name in found:
             found[name] = Figure(
-                value=found[name].value, unit=found[name].unit, about=VALIDATION_LOSS, sources=found[name].sources,
-                low=estimate.low, high=estimate.high, n=estimate.n,
+                value=found[name].value,
+                unit=found[name].unit,
+                about=VALIDATION_LOSS,
+                sources=found[name].sources,
+                low=estimate.low,
+                high=estimate.high,
+                n=estimate.n,
                 method=f"{estimate.method}, paired by sample: this pair of models, not another training seed",
-            )  # fmt: skip
+            )
     return found
 
 
@@ -238,11 +281,19 @@ def _benchmark_difference(
     estimate = _in_points(
         statistics.paired_proportions(cells[True, True], only_first, only_second, cells[False, False])
     )
-    return {"mmmu_difference": Figure(
-        value=estimate.value, unit="points", about=MMMU, sources=sources, low=estimate.low, high=estimate.high,
-        n=estimate.n, p_value=mcnemar(only_first, only_second),
-        method=f"{estimate.method}; p by McNemar's exact test: these rows and this pair of models, not another seed",
-    )}  # fmt: skip
+    return {
+        "mmmu_difference": Figure(
+            value=estimate.value,
+            unit="points",
+            about=MMMU,
+            sources=sources,
+            low=estimate.low,
+            high=estimate.high,
+            n=estimate.n,
+            p_value=mcnemar(only_first, only_second),
+            method=f"{estimate.method}; p by McNemar's exact test: this pair of models, not another seed",
+        )
+    }
 
 
 def _in_points(share: statistics.Estimate) -> statistics.Estimate:

@@ -6,6 +6,7 @@ Benchmark files are judged by `odb_example.evaluate.audit`.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -45,7 +46,7 @@ def _training(run: Run) -> Iterator[Disagreement]:
     if steps is not None and len(run.steps) != steps:
         yield Disagreement("training", "steps.jsonl", f"it holds {len(run.steps)} steps, the summary says {steps}")
     numbers = [step.step for step in run.steps]
-    if any(after <= before for before, after in zip(numbers, numbers[1:], strict=False)):
+    if any(after <= before for before, after in itertools.pairwise(numbers)):
         yield Disagreement("training", "steps.jsonl", "its steps are not in rising order")
 
 

@@ -1,7 +1,7 @@
 """One self-contained HTML page from a `Comparison`: no script, no request, under 3 MB, light, dark and printed.
 
-Records are untrusted text: Jinja2 escapes everything, `words.readable` makes control characters visible, and the page's own
-policy forbids scripts and requests. Only `Chart.svg`, which we draw, is put in as markup.
+Records are untrusted text: Jinja2 escapes everything, `words.readable` makes control characters visible, and the
+page's own policy forbids scripts and requests. Only `Chart.svg`, which we draw, is put in as markup.
 """
 
 from __future__ import annotations
@@ -25,18 +25,30 @@ from odb_example.report.words import flat, number, readable, several, signed
 
 MOST_FLIPS, MOST_PICTURED_BYTES, LONG_TEXT = 60, 1_000_000, 500
 LABELS = {
-    "samples_per_second": "Throughput", "tokens_per_second": "Token throughput", "train_runtime_seconds": "Training time",
-    "emitted_samples": "Samples trained on", "steps": "Optimizer steps", "samples_per_step": "Samples in a step",
-    "padding_ratio": "Padding", "fill": "Fill of the token budget", "peak_padded_tokens": "Largest padded batch",
-    "train_loss": "Training loss", "validation_loss": "Validation loss",
-    "token_weighted_validation_loss": "Validation loss, token-weighted", "mmmu_accuracy": "MMMU-MC accuracy",
-    "mmmu_correct": "MMMU-MC correct", "mmmu_total": "MMMU-MC rows", "mmmu_chance": "Chance on these rows",
-    "mmmu_always_a": "Always A on these rows", "throughput_ratio": "Throughput ratio",
-    "token_throughput_ratio": "Token throughput ratio", "runtime_ratio": "Training-time ratio",
+    "samples_per_second": "Throughput",
+    "tokens_per_second": "Token throughput",
+    "train_runtime_seconds": "Training time",
+    "emitted_samples": "Samples trained on",
+    "steps": "Optimizer steps",
+    "samples_per_step": "Samples in a step",
+    "padding_ratio": "Padding",
+    "fill": "Fill of the token budget",
+    "peak_padded_tokens": "Largest padded batch",
+    "train_loss": "Training loss",
+    "validation_loss": "Validation loss",
+    "token_weighted_validation_loss": "Validation loss, token-weighted",
+    "mmmu_accuracy": "MMMU-MC accuracy",
+    "mmmu_correct": "MMMU-MC correct",
+    "mmmu_total": "MMMU-MC rows",
+    "mmmu_chance": "Chance on these rows",
+    "mmmu_always_a": "Always A on these rows",
+    "throughput_ratio": "Throughput ratio",
+    "token_throughput_ratio": "Token throughput ratio",
+    "runtime_ratio": "Training-time ratio",
     "validation_loss_difference": "Validation-loss difference",
     "token_weighted_validation_loss_difference": "Token-weighted validation-loss difference",
     "mmmu_difference": "MMMU-MC difference",
-}  # fmt: skip
+}
 DIFFERENCES = {"validation_loss_difference", "token_weighted_validation_loss_difference", "mmmu_difference"}
 LOADERS_OWN = (
     "loader", "odb_integration", "output_dir", "token_budget", "buffer_size", "fixed_batch_size", "prefetch_factor",
@@ -77,6 +89,7 @@ def render(comparison: Comparison) -> str:
         commands=commands(comparison),
         check_value=check_value,
         probabilities=probabilities,
+        differences_named=DIFFERENCES,
         warning=PROTOCOL_WARNING,
         svg=Markup,
         long=LONG_TEXT,
@@ -159,6 +172,8 @@ def check_value(check: Check, run: Run) -> tuple[str, str]:
     if fact is None:
         return ("not stated", "") if run.name in check.values else ("not applicable", "")
     value = fact.value
+    if check.name == "data fingerprint":
+        value = f"{str(value)[:16]}…"
     if isinstance(value, Mapping):
         value = ", ".join(f"{name} {_compact(entry)}" for name, entry in value.items() if entry not in (None, {}, []))
     return readable(_compact(value)), fact.source

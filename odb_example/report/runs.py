@@ -1,8 +1,8 @@
 """Run folders and public records as typed values.
 
-In: a run folder (`OUTPUT_ROOT/{loader}-{integration}`) or a public record (`results/*.json`, which holds a run per loader).
-Out: `Run`. Only files are read, and no file is needed: a part that is absent, half-written or damaged becomes a `Gap` with
-its reason, so that a run still going, a killed one and one without a benchmark all give a page.
+In: a run folder (`OUTPUT_ROOT/{loader}-{integration}`) or a public record (`results/*.json`, which holds a run per
+loader). Out: `Run`. Only files are read, and no file is needed: a part that is absent, half-written or damaged
+becomes a `Gap` with its reason, so that a run still going, a killed one and one without a benchmark all give a page.
 
 `Run.find` returns a value *with the file and field it was read from*; that is how every figure stays traceable.
 """
@@ -142,7 +142,7 @@ class Run:
             for field in fields:
                 value = value.get(field) if isinstance(value, Mapping) else None
             if document is not None and value is not None:
-                return Fact(value, f"{document.file}: {'.'.join(fields)}")
+                return Fact(value, ": ".join((document.file, *([".".join(fields)] if fields else []))))
         return None
 
     def value(self, *places: str) -> Any:
@@ -307,10 +307,18 @@ def _read_folder(folder: Path) -> Run:
     excluded = reader.lines("benchmark", f"{mmmu}/excluded.jsonl", "the excluded rows were not kept")
     reader.document("audit", "benchmark", f"{mmmu}/score_audit.json", "the score was not audited")
     return Run(
-        name=folder.resolve().name, path=folder, loader=loader, from_record=False, documents=reader.documents,
-        log=tuple(row for row in log if isinstance(row, Mapping)), steps=steps, samples=samples,
-        predictions=predictions, excluded=tuple(excluded), gaps=tuple(reader.gaps),
-    )  # fmt: skip
+        name=folder.resolve().name,
+        path=folder,
+        loader=loader,
+        from_record=False,
+        documents=reader.documents,
+        log=tuple(row for row in log if isinstance(row, Mapping)),
+        steps=steps,
+        samples=samples,
+        predictions=predictions,
+        excluded=tuple(excluded),
+        gaps=tuple(reader.gaps),
+    )
 
 
 def _loader_of(folder: Path) -> str:
@@ -332,13 +340,23 @@ def _read_record(path: Path) -> list[Run]:
     reason = "a public record keeps figures only"
     return [
         Run(
-            name=f"{path.stem}:{loader}", path=path, loader=str(side.get("loader", loader)), from_record=True,
-            documents={"summary": Document(f"{path.name}#training.{loader}", side), "record": Document(path.name, record)},
-            log=(), steps=(), samples=(), predictions=(), excluded=(),
+            name=f"{path.stem}:{loader}",
+            path=path,
+            loader=str(side.get("loader", loader)),
+            from_record=True,
+            documents={
+                "summary": Document(f"{path.name}#training.{loader}", side),
+                "record": Document(path.name, record),
+            },
+            log=(),
+            steps=(),
+            samples=(),
+            predictions=(),
+            excluded=(),
             gaps=tuple(Gap(part, path.name, reason) for part in PARTS),
         )
         for loader, side in sides.items()
-    ]  # fmt: skip
+    ]
 
 
 def _with_unique_names(runs: list[Run]) -> list[Run]:

@@ -38,36 +38,70 @@ def sections(comparison: Comparison) -> list[Section]:
 def _learning(runs: Sequence[Run]) -> Section:
     curves = [
         _over_steps(
-            runs, f"Training and validation loss over {words}", x, lambda s: s.loss, x_label=label,
-            y_label="loss (nats per label)", extra=_validation_points(runs, x),
-            caption="Lines: training objective, averaged over neighbouring steps. Marks: validation loss of the same run.",
+            runs,
+            f"Training and validation loss over {words}",
+            x,
+            lambda s: s.loss,
+            x_label=label,
+            y_label="loss (nats per label)",
+            extra=_validation_points(runs, x),
+            caption="Lines: training objective. Marks: validation loss, under the same mean.",
         )
         for words, x, label in _AXES
-    ]  # fmt: skip
+    ]
     samples = _AXES[0]
     curves.append(
         _over_steps(runs, "Learning rate", samples[1], lambda s: s.lr, x_label=samples[2], y_label="learning rate")
     )
-    curves.append(_over_steps(runs, "Gradient norm before clipping", samples[1], lambda s: s.grad_norm,
-                              x_label=samples[2], y_label="gradient norm (L2)", log_y=True))  # fmt: skip
+    curves.append(
+        _over_steps(
+            runs,
+            "Gradient norm before clipping",
+            samples[1],
+            lambda s: s.grad_norm,
+            x_label=samples[2],
+            y_label="gradient norm (L2)",
+            log_y=True,
+        )
+    )
     intro = "The same samples can be read against samples, tokens or seconds: only seconds show what a loader buys."
     return _section("learning", "Learning", intro, curves, runs, "steps", lambda run: run.steps, "steps.jsonl")
 
 
 def _steps(runs: Sequence[Run]) -> Section:
-    x = "optimizer step"
     drawn = [
-        _over_steps(runs, "Samples in a step", "step", lambda s: s.samples, x_label=x, y_label="samples, all ranks"),
-        _over_steps(runs, "Real tokens in a step", "step", lambda s: s.input_tokens, x_label=x, y_label="tokens, all ranks"),
-        _over_steps(runs, "Padding", "step", _padding, x_label=x, y_label="share of padded tokens (%)"),
-        _fill(runs, x),
-        _over_steps(runs, "Largest padded batch", "step", lambda s: s.peak_tokens, x_label=x, y_label="tokens on one rank",
-                    caption="What decides peak memory."),
-        _over_steps(runs, "Time of a step", "step", lambda s: s.seconds, x_label=x, y_label="seconds"),
-        _over_steps(runs, "Waiting for data", "step", lambda s: s.wait_seconds, x_label=x, y_label="seconds on rank 0"),
+        _over_steps(
+            runs, "Samples in a step", "samples", lambda s: s.samples, x_label=_SAMPLES, y_label="samples, all ranks"
+        ),
+        _over_steps(
+            runs,
+            "Real tokens in a step",
+            "samples",
+            lambda s: s.input_tokens,
+            x_label=_SAMPLES,
+            y_label="tokens, all ranks",
+        ),
+        _over_steps(runs, "Padding", "samples", _padding, x_label=_SAMPLES, y_label="share of padded tokens (%)"),
+        _fill(runs),
+        _over_steps(
+            runs,
+            "Largest padded batch",
+            "samples",
+            lambda s: s.peak_tokens,
+            x_label=_SAMPLES,
+            y_label="tokens on one rank",
+            caption="What decides peak memory.",
+        ),
+        _over_steps(runs, "Time of a step", "samples", lambda s: s.seconds, x_label=_SAMPLES, y_label="seconds"),
+        _over_steps(
+            runs, "Waiting for data", "samples", lambda s: s.wait_seconds, x_label=_SAMPLES, y_label="seconds on rank 0"
+        ),
         _per_rank(runs),
-    ]  # fmt: skip
-    intro = "Sums over all ranks; averages over neighbouring steps where there are more than 120."
+    ]
+    intro = (
+        "Sums over all ranks, against what had been trained on, so that loaders with other numbers of steps can be "
+        "laid on each other; averages over neighbouring steps where there are more than 120."
+    )
     return _section(
         "steps", "What a step was made of", intro, drawn, runs, "steps", lambda run: run.steps, "steps.jsonl"
     )
@@ -81,12 +115,19 @@ def _data(runs: Sequence[Run]) -> Section:
         groups = {source: [row for row in run.samples if row.source == source] for source in _sources([run])}
         lengths = {name: [row.length for row in rows if row.length] for name, rows in groups.items()}
         drawn = [
-            charts.histogram("Length of a sample, by source", {k: v for k, v in lengths.items() if v},
-                             x_label="tokens, visual ones included", y_label="held-out samples"),
-            charts.histogram("Label tokens of a sample, by source",
-                             {name: [row.label_tokens for row in rows] for name, rows in groups.items()},
-                             x_label="label tokens", y_label="held-out samples"),
-        ]  # fmt: skip
+            charts.histogram(
+                "Length of a sample, by source",
+                {k: v for k, v in lengths.items() if v},
+                x_label="tokens, visual ones included",
+                y_label="held-out samples",
+            ),
+            charts.histogram(
+                "Label tokens of a sample, by source",
+                {name: [row.label_tokens for row in rows] for name, rows in groups.items()},
+                x_label="label tokens",
+                y_label="held-out samples",
+            ),
+        ]
     intro = f"The held-out samples of {run.name}: a random share of the mix, so it stands for the whole." if run else ""
     return _section("data", "Lengths", intro, drawn, runs, "held-out rows", lambda run: run.samples, "samples.jsonl")
 
@@ -96,9 +137,15 @@ def _loss(runs: Sequence[Run]) -> Section:
     ends = sorted({bucket(row.length) for run in runs for row in run.samples if row.length})
     drawn = [
         _loss_by(runs, "Validation loss by source", sources, lambda row: row.source, str, "source"),
-        _loss_by(runs, "Validation loss by length", ends, lambda row: bucket(row.length) if row.length else None,
-                 bucket_name, "tokens"),
-    ]  # fmt: skip
+        _loss_by(
+            runs,
+            "Validation loss by length",
+            ends,
+            lambda row: bucket(row.length) if row.length else None,
+            bucket_name,
+            "tokens",
+        ),
+    ]
     intro = (
         "Mean over samples with its 95% interval, each run on its own; the paired difference above is the sharper test."
     )
@@ -117,11 +164,13 @@ def _benchmark(runs: Sequence[Run]) -> Section:
     counts = sorted({options(row) for row in everything})
     pictures = sorted({row.num_images for row in everything})
     drawn = [
-        _accuracy_by(runs, "MMMU-MC by discipline", ["all rows", *disciplines], _overall(lambda row: row.category), "discipline"),
+        _accuracy_by(
+            runs, "MMMU-MC by discipline", ["all rows", *disciplines], _overall(lambda row: row.category), "discipline"
+        ),
         _accuracy_by(runs, "MMMU-MC by number of options", counts, lambda row: (options(row),), "options"),
         _accuracy_by(runs, "MMMU-MC by number of images", pictures, lambda row: (row.num_images,), "images"),
         _accuracy_by(runs, "MMMU-MC by subject", subjects, lambda row: (row.subject,), "subject"),
-    ]  # fmt: skip
+    ]
     intro = "Accuracy with Wilson's 95% interval. Grey marks: guessing over the valid letters, and always answering A."
     return _section(
         "mmmu", "MMMU-MC", intro, drawn, runs, "predictions", lambda run: run.predictions, "predictions.jsonl"
@@ -129,17 +178,31 @@ def _benchmark(runs: Sequence[Run]) -> Section:
 
 
 def _section(
-    id_: str, title: str, intro: str, drawn: Iterable[Chart | None], runs: Sequence[Run], what: str,
-    part: Callable[[Run], Sequence[Any]], file: str,
-) -> Section:  # fmt: skip
+    id_: str,
+    title: str,
+    intro: str,
+    drawn: Iterable[Chart | None],
+    runs: Sequence[Run],
+    what: str,
+    part: Callable[[Run], Sequence[Any]],
+    file: str,
+) -> Section:
     lacking = tuple(f"{run.name} has no {what} ({file})" for run in runs if not part(run))
     return Section(id_, title, intro, tuple(chart for chart in drawn if chart), lacking)
 
 
 def _over_steps(
-    runs: Sequence[Run], title: str, x: str, y: Callable[[Step], float | None], *,
-    x_label: str, y_label: str, log_y: bool = False, extra: Sequence[Series] = (), caption: str = "",
-) -> Chart | None:  # fmt: skip
+    runs: Sequence[Run],
+    title: str,
+    x: str,
+    y: Callable[[Step], float | None],
+    *,
+    x_label: str,
+    y_label: str,
+    log_y: bool = False,
+    extra: Sequence[Series] = (),
+    caption: str = "",
+) -> Chart | None:
     series = []
     for slot, run in enumerate(runs):
         if run.steps:
@@ -148,17 +211,16 @@ def _over_steps(
     return charts.lines(title, [*series, *extra], x_label=x_label, y_label=y_label, log_y=log_y, caption=caption)
 
 
+_SAMPLES = "emitted samples"
 _AXES: tuple[tuple[str, str, str], ...] = (
-    ("samples", "samples", "emitted samples"),
+    ("samples", "samples", _SAMPLES),
     ("tokens", "input_tokens", "input tokens, visual ones included"),
     ("seconds", "seconds", "seconds of training"),
 )
 
 
 def _places(run: Run, field: str) -> list[float]:
-    """Where each step stands on an axis: its number, or what had been done of ``field`` at its end."""
-    if field == "step":
-        return [step.step for step in run.steps]
+    """Where each step stands on an axis: what had been done of ``field`` at its end."""
     return list(itertools.accumulate(float(getattr(step, field) or 0) for step in run.steps))
 
 
@@ -169,18 +231,19 @@ def _validation_points(runs: Sequence[Run], field: str) -> list[Series]:
         if not run.steps:
             continue
         at = dict(zip((step.step for step in run.steps), _places(run, field), strict=True))
-        logged = [(at[row["step"]], row["eval_loss"]) for row in run.log
-                  if isinstance(row.get("eval_loss"), (int, float)) and row.get("step") in at]  # fmt: skip
+        logged = [
+            (at[row["step"]], row["eval_loss"])
+            for row in run.log
+            if isinstance(row.get("eval_loss"), (int, float)) and row.get("step") in at
+        ]
         objective = run.value("summary.objective", "identity.objective")
         kind = "eval_loss" if objective == "sample" else "token_weighted_eval_loss"
         final = run.number(f"validation.{kind}")
         if final is not None:
             logged.append((max(at.values()), final))
         if logged:
-            words = "mean over samples" if objective == "sample" else "mean over tokens"
-            found.append(
-                Series(f"validation ({words}), {run.name}", slot, *map(list, zip(*logged, strict=True)), points=True)
-            )
+            xs, ys = [x for x, _ in logged], [y for _, y in logged]
+            found.append(Series(f"validation, {run.name}", slot, xs, ys, points=True))
     return found
 
 
@@ -190,7 +253,7 @@ def _padding(step: Step) -> float | None:
     return 100 * (1 - step.input_tokens / step.padded_tokens)
 
 
-def _fill(runs: Sequence[Run], x_label: str) -> Chart | None:
+def _fill(runs: Sequence[Run]) -> Chart | None:
     """Real tokens of a group over the token budget; only loaders that have a budget."""
     series = []
     for slot, run in enumerate(runs):
@@ -198,9 +261,14 @@ def _fill(runs: Sequence[Run], x_label: str) -> Chart | None:
         if not run.steps or not budget or run.loader == "standard":
             continue
         fills = [100 * s.input_tokens / (s.groups * budget) if s.groups and s.input_tokens else None for s in run.steps]
-        series.append(Series(run.name, slot, *charts.binned(_places(run, "step"), fills)))
-    return charts.lines("Fill of the token budget", series, x_label=x_label, y_label="real tokens / budget (%)",
-                        caption="A fixed batch has no budget to fill.")  # fmt: skip
+        series.append(Series(run.name, slot, *charts.binned(_places(run, "samples"), fills)))
+    return charts.lines(
+        "Fill of the token budget",
+        series,
+        x_label=_SAMPLES,
+        y_label="real tokens / budget (%)",
+        caption="A fixed batch has no budget to fill.",
+    )
 
 
 def _per_rank(runs: Sequence[Run]) -> Chart | None:
@@ -212,8 +280,14 @@ def _per_rank(runs: Sequence[Run]) -> Chart | None:
         tokens = [sum(step.ranks[r].input_tokens for step in run.steps if r < len(step.ranks)) for r in range(most)]
         whole = sum(tokens) or 1
         series.append(Series(run.name, slot, list(range(most)), [100 * count / whole for count in tokens]))
-    return charts.intervals("Work by rank", [f"rank {r}" for r in range(most)], series,
-                            x_label="share of all real tokens (%)", first_column="rank")  # fmt: skip
+    return charts.intervals(
+        "Work by rank",
+        [f"rank {r}" for r in range(most)],
+        series,
+        x_label="share of all real tokens (%)",
+        first_column="rank",
+        from_zero=True,
+    )
 
 
 def _sources(runs: Sequence[Run]) -> list[str]:
@@ -224,9 +298,13 @@ def _sources(runs: Sequence[Run]) -> list[str]:
 
 
 def _loss_by(
-    runs: Sequence[Run], title: str, groups: Sequence[T], key: Callable[[SampleLoss], T | None], name: Callable[[T], str],
+    runs: Sequence[Run],
+    title: str,
+    groups: Sequence[T],
+    key: Callable[[SampleLoss], T | None],
+    name: Callable[[T], str],
     first_column: str,
-) -> Chart | None:  # fmt: skip
+) -> Chart | None:
     series = []
     for slot, run in enumerate(runs):
         estimates = {
@@ -238,8 +316,14 @@ def _loss_by(
             series.append(_estimated(run.name, slot, estimates))
     first = next((run for run in runs if run.samples), None)
     counts = [sum(key(row) == group for row in first.samples) for group in groups] if first else []
-    return charts.intervals(title, [name(group) for group in groups], series, x_label="loss (nats, mean over samples)",
-                            first_column=first_column, counts=counts)  # fmt: skip
+    return charts.intervals(
+        title,
+        [name(group) for group in groups],
+        series,
+        x_label="loss (nats, mean over samples)",
+        first_column=first_column,
+        counts=counts,
+    )
 
 
 def _accuracy_by(
@@ -258,15 +342,22 @@ def _accuracy_by(
         if estimates:
             series.append(_estimated(run.name, slot, estimates))
     first = next((run for run in runs if run.predictions), None)
-    if first is None:
+    if first is None or len(groups) < 2:
         return None
     members = [[row for row in first.predictions if group in keys(row)] for group in groups]
     guesses = [
         baselines_of_rows(rows) if rows else {"chance": float("nan"), "always-A": float("nan")} for rows in members
     ]
     marks = {name: [100 * guess[name] for guess in guesses] for name in ("chance", "always-A")}
-    return charts.intervals(title, [str(group) for group in groups], series, x_label="accuracy (%)", marks=marks,
-                            first_column=first_column, counts=[len(rows) for rows in members])  # fmt: skip
+    return charts.intervals(
+        title,
+        [str(group) for group in groups],
+        series,
+        x_label="accuracy (%)",
+        marks=marks,
+        first_column=first_column,
+        counts=[len(rows) for rows in members],
+    )
 
 
 def _overall(key: Callable[[Prediction], str]) -> Callable[[Prediction], tuple[str, ...]]:

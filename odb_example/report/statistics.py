@@ -1,7 +1,8 @@
 """Intervals of the figures in a comparison. All are two-sided, 95%.
 
-What they cover is stated by each: the held-out samples of *this* pair of trained models, or the steps of *this* run. None of
-them knows what another training seed would have given; only `mean_over_seeds` does, and it needs several runs.
+What they cover is stated by each: the held-out samples of *this* pair of trained models, or the steps of *this* run.
+None of them knows what another training seed would have given; only `mean_over_seeds` does, and it needs several
+runs.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ def mean(values: Sequence[float] | Array) -> Estimate:
 def ratio_of_sums(numerators: Sequence[float] | Array, denominators: Sequence[float] | Array) -> Estimate:
     """Sum over sum, e.g. nats over label tokens, with the linearised interval of a ratio estimator.
 
-    Residuals ``(y - r x) / mean(x)`` stand for the samples (Cochran, Sampling Techniques, 3rd ed., 6.4). Numerators may be
+    Residuals ``(y - r x) / mean(x)`` stand for the samples (Cochran, Sampling Techniques, 3rd ed., 6.4). Numerators
+    may be
     differences of two models on the same samples: the interval is then paired.
     """
     y, x = np.asarray(numerators, dtype=np.float64), np.asarray(denominators, dtype=np.float64)
@@ -88,8 +90,8 @@ def throughput_ratio(
         samples, seconds: per run, one entry a step.
         overheads: per run, seconds of the run outside its steps (start-up); kept as they are.
 
-    Blocks of ``n ** (1/3)`` steps keep neighbours together, since speed drifts; every run is drawn on its own. Fewer than
-    `MIN_STEPS_FOR_INTERVAL` steps are too few for it.
+    Blocks of ``n ** (1/3)`` steps keep neighbours together, since speed drifts; every run is drawn on its own. Fewer
+    than `MIN_STEPS_FOR_INTERVAL` steps are too few for it.
     """
     generator = np.random.default_rng(seed)
     rates = []
@@ -120,8 +122,8 @@ def mean_over_seeds(first: Sequence[float], second: Sequence[float], *, matched:
     va, vb = a.var(ddof=1) / len(a), b.var(ddof=1) / len(b)
     if va + vb == 0:
         return Estimate(difference, difference, difference, len(a) + len(b), "Welch's t over seeds")
-    freedom = (va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
-    half = _t(freedom) * math.sqrt(va + vb)
+    welch = float(va + vb) ** 2 / (va**2 / (len(a) - 1) + vb**2 / (len(b) - 1))
+    half = _t(welch) * math.sqrt(va + vb)
     return Estimate(difference, difference - half, difference + half, len(a) + len(b), "Welch's t over seeds")
 
 
@@ -130,7 +132,7 @@ def _phi(a: int, b: int, c: int, d: int) -> float:
     margins = (a + b) * (c + d) * (a + c) * (b + d)
     if margins == 0:
         return 0.0
-    excess = a * d - b * c
+    excess = float(a * d - b * c)
     if excess > 0:
         excess = max(excess - (a + b + c + d) / 2, 0)
     return float(excess / math.sqrt(margins))

@@ -1,7 +1,7 @@
 """Small pictures of benchmark rows, as data URIs, from the benchmark's folder when it is reachable.
 
-Only a local folder in the Hub's layout is read; nothing is downloaded. A picture that cannot be opened is left out: the page
-says so in its place.
+Only a local folder in the Hub's layout is read; nothing is downloaded. A picture that cannot be opened is left out:
+the page says so in its place.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ def thumbnails(run: Run, wanted: Collection[RowKey]) -> Mapping[RowKey, tuple[st
 
 
 def shrink(data: bytes, side: int = SIDE) -> str | None:
-    """A JPEG data URI of at most ``side`` pixels a side; None for what is no picture, or one too large to open safely."""
+    """A JPEG data URI of at most ``side`` pixels a side.
+
+    None for what is no picture, or one too large to open safely.
+    """
     try:
         image = open_image(data)
     except ImageError:

@@ -1,7 +1,8 @@
 """Small run folders in the shape a real run leaves behind, made in milliseconds and with known answers.
 
 Benchmark files come from the evaluator's own pure functions, so that the audit finds them sound; everything else is
-written field by field, and `tests/unit/report/test_run_folders.py` holds the fields against the code that writes real ones.
+written field by field, and `tests/unit/report/test_run_folders.py` holds the fields against the code that writes real
+ones.
 """
 
 from __future__ import annotations
@@ -86,7 +87,9 @@ def write_training(folder: Path, plan: Plan, *, finished: bool = True) -> None:
         return
     runtime = sum(row["seconds"] for row in steps) + 1.5
     tokens, padded = (sum(row[name] for row in steps) for name in ("input_tokens", "padded_tokens"))
-    log = [{"step": row["step"], "epoch": row["epoch"], "loss": row["loss"], "learning_rate": row["lr"]} for row in steps]
+    log = [
+        {"step": row["step"], "epoch": row["epoch"], "loss": row["loss"], "learning_rate": row["lr"]} for row in steps
+    ]
     write_json(folder / f"train_metrics_{plan.loader}.json", log)
     write_json(folder / f"train_summary_{plan.loader}.json", {
         "loader": plan.loader, "objective": plan.objective, "global_step": len(steps),
@@ -108,7 +111,7 @@ def write_training(folder: Path, plan: Plan, *, finished: bool = True) -> None:
         "data": {"path": settings["data"], "fingerprint": plan.fingerprint, "raw_records": 3000,
                  "train_samples": plan.train_samples, "eval_samples": plan.held_out},
         "seed": plan.seed,
-        "hardware": {"device": "cpu", "gpu_type": None, "gpus": 0, "cpu": "x86_64", "cpu_count": 2, "platform": "Linux"},
+        "hardware": {"device": "cpu", "gpu_type": None, "gpus": 0, "cpu": "x86_64", "cpu_count": 2},
         "versions": {"odb-example": "0.1.0", "online-dynamic-batching": "0.1.2", "torch": "2.14.1",
                      "transformers": "5.24.0", "accelerate": "1.15.0"},
     })  # fmt: skip
@@ -173,7 +176,8 @@ def sample_rows(plan: Plan) -> list[dict[str, Any]]:
         labels = same.choice((3, 6, 40, 120, 260))
         hardness = same.uniform(0.4, 1.8)
         rows.append({
-            "id": f"{source[:40]}-{number:05d}", "source": source, "index": number, "length": labels + same.choice((40, 90, 500)),
+            "id": f"{source[:40]}-{number:05d}", "source": source, "index": number, 
+            "length": labels + same.choice((40, 90, 500)),
             "nll_sum": labels * plan.loss * hardness * math.exp(own.gauss(0, 0.08)), "label_tokens": labels,
         })  # fmt: skip
     return rows
@@ -185,7 +189,10 @@ def benchmark_rows(plan: Plan) -> list[dict[str, Any]]:
     rows = []
     for number in range(plan.questions):
         subject = SUBJECTS[number % len(SUBJECTS)]
-        options = [f"{word} {number}" for word in ("red", "green", "blue", "grey", "white")[: chance.choice((2, 3, 4, 4, 4, 5))]]
+        options = [
+            f"{word} {number}"
+            for word in ("red", "green", "blue", "grey", "white")[: chance.choice((2, 3, 4, 4, 4, 5))]
+        ]
         hostile = plan.question if plan.question and number < 3 else None
         rows.append({
             "id": f"validation_{subject}_{number + 1}", "subject": subject,
@@ -212,7 +219,9 @@ def write_benchmark(folder: Path, plan: Plan, checkpoint: Path) -> None:
     }  # fmt: skip
     write_json_lines(folder / "predictions.jsonl", predictions)
     write_json_lines(folder / "excluded.jsonl", excluded)
-    write_json(folder / "mmmu_mc_likelihood_results.json", head | count_scores(predictions, excluded) | {"dtype": "float32"})
+    write_json(
+        folder / "mmmu_mc_likelihood_results.json", head | count_scores(predictions, excluded) | {"dtype": "float32"}
+    )
     audit = head | {
         "candidate_token_info": {
             letter: {"candidate_text": letter, "first_token_id": 32 + i, "token_ids": [32 + i]}
