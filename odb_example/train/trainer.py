@@ -78,7 +78,7 @@ def train(settings: Settings) -> TrainResult:
     ranks = distributed.start(settings.device, settings.ddp_timeout)
     _refuse_what_cannot_be(settings, ranks)
     folder = run_folder(settings)
-    model_name = _model_name(settings, ranks)
+    model_name = model_of(settings, ranks)
     processor = load_processor(
         model_name, image_max_pixels=settings.image_max_pixels, trust_remote_code=settings.trust_remote_code
     )
@@ -198,7 +198,7 @@ def _refuse_what_cannot_be(settings: Settings, ranks: Ranks) -> None:
         raise UserError("--fsdp needs more than one rank", "give --num-processes 2 or more, or leave it out")
 
 
-def _model_name(settings: Settings, ranks: Ranks) -> str:
+def model_of(settings: Settings, ranks: Ranks) -> str:
     """The model to load; where it must be built first, one rank builds and the others wait."""
     if ranks.is_main:
         ensure_model(settings)
