@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_exponential_jitter
+from huggingface_hub import HfApi
+from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+from huggingface_hub.utils import httpx  # whichever client the Hub library uses; `datasets` takes it from here too
+from tenacity import RetryCallState, Retrying, retry_if_exception, stop_after_attempt, wait_exponential_jitter
 
 from odb_example.data.sources import Source
 from odb_example.errors import UserError
@@ -21,7 +26,9 @@ from odb_example.errors import UserError
 Row = Mapping[str, Any]
 ATTEMPTS = 6
 _SHUFFLE_BUFFER = 2_000
-TRANSIENT: tuple[type[BaseException], ...] = (ConnectionError, TimeoutError)
+_COMMIT = re.compile(r"[0-9a-f]{40}")
+# What a failing network raises, in the Hub library, its HTTP client, or Python's own sockets.
+_NETWORK = (ConnectionError, TimeoutError, httpx.HTTPError)
 
 
 def local_folder(source: Source, root: str | None) -> Path | None:
@@ -43,6 +50,8 @@ def local_folder(source: Source, root: str | None) -> Path | None:
 def resolved_revision(source: Source, folder: Path | None) -> str:
     """What exactly is read: a commit of the Hub, or the folder's files by name and size.
 
+    A commit given as the revision is taken without asking the Hub.
+
     Raises:
         UserError: the Hub cannot be reached, or has no such set.
     """
@@ -50,16 +59,15 @@ def resolved_revision(source: Source, folder: Path | None) -> str:
         files = sorted(file for file in folder.rglob("*") if file.is_file())
         listing = "\n".join(f"{file.relative_to(folder).as_posix()} {file.stat().st_size}" for file in files)
         return f"local:{hashlib.sha256(listing.encode()).hexdigest()[:16]}"
-    from huggingface_hub import HfApi
-    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
-
+    if _COMMIT.fullmatch(source.revision):
+        return source.revision
     try:
         for attempt in retrying():
             with attempt:
                 return str(HfApi().dataset_info(source.hub_id, revision=source.revision).sha)
-    except (HfHubHTTPError, OfflineModeIsEnabled, *TRANSIENT) as error:
+    except _NETWORK as error:
         raise unreachable(source, error) from error
-    raise AssertionError("tenacity re-raises")
+    raise AssertionError("tenacity raises the last error")
 
 
 def rows(source: Source, *, folder: Path | None, revision: str, seed: int, cache_dir: str | None) -> Iterator[Row]:
@@ -87,7 +95,7 @@ def resuming(opened: Callable[[int], Iterable[Row]], source: Source) -> Iterator
                 with attempt:
                     stream = iter(opened(seen))
                     first = list(itertools.islice(stream, 1))
-        except TRANSIENT as error:
+        except _NETWORK as error:
             raise unreachable(source, error) from error
         if not first:
             return
@@ -98,18 +106,35 @@ def resuming(opened: Callable[[int], Iterable[Row]], source: Source) -> Iterator
                 seen += 1
                 yield row
             return
-        except TRANSIENT:
-            continue
+        except _NETWORK as error:
+            if not transient(error):
+                raise unreachable(source, error) from error
+
+
+def transient(error: BaseException) -> bool:
+    """Whether waiting may help: a broken connection, a busy or failing server; not a missing set, nor offline mode."""
+    if isinstance(error, OfflineModeIsEnabled):
+        return False
+    if isinstance(error, HfHubHTTPError):
+        return error.response is not None and (error.response.status_code == 429 or error.response.status_code >= 500)
+    return isinstance(error, _NETWORK)
 
 
 def retrying() -> Retrying:
-    """Six attempts with pauses of about 1, 2, 4, 8 and 16 seconds; the last error is raised as it is."""
+    """Pauses of about 1, 2, 4, 8 and 16 seconds after transient errors; the last error is raised as it is."""
     return Retrying(
-        retry=retry_if_exception_type(TRANSIENT),
+        retry=retry_if_exception(transient),
         stop=stop_after_attempt(ATTEMPTS),
         wait=wait_exponential_jitter(initial=1, max=30),
+        before_sleep=_say,
         reraise=True,
     )
+
+
+def _say(state: RetryCallState) -> None:
+    error = state.outcome.exception() if state.outcome else None
+    pause = state.next_action.sleep if state.next_action else 0
+    print(f"connection trouble ({error}); trying again in {pause:.0f} s", file=sys.stderr)
 
 
 def unreachable(source: Source, error: BaseException) -> UserError:
@@ -117,7 +142,7 @@ def unreachable(source: Source, error: BaseException) -> UserError:
     words = str(error).splitlines()[0] if str(error) else repr(error)
     return UserError(
         f"source {source.name}: {source.hub_id} cannot be read: {words}",
-        "check the network or HF_HUB_OFFLINE, or give --recipe-root with local copies",
+        "check network and HF_HUB_OFFLINE (which needs --revisions), or give --recipe-root with local copies",
     )
 
 

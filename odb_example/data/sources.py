@@ -8,7 +8,7 @@ Without a ``vqa_like`` the Chinese set fills that place alone; with one they tak
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from odb_example.errors import UserError
@@ -46,7 +46,7 @@ class Source:
     config: str | None = None
     split: str = "train"
     revision: str = "main"
-    columns: Mapping[str, str] = CONVERSATIONS
+    columns: Mapping[str, str] = field(default_factory=lambda: CONVERSATIONS)
     prompt: str = ""
     cap: int | None = None
     target: int = 0
