@@ -52,6 +52,15 @@ class Made:
     features: dict[str, torch.Tensor]
 
 
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Tokens of a sample: all of them, those with a label, and image placeholders."""
+
+    length: int
+    label_tokens: int
+    visual_tokens: int
+
+
 class Backend(Protocol):
     """How one kind of processor turns messages and images into tokens; deterministic, picklable.
 
@@ -117,11 +126,27 @@ class SampleMaker:
         Raises:
             SampleError: as `finish`, as far as the headers tell.
         """
+        return self.measure(record, image_bytes).length
+
+    def measure(self, record: Record, image_bytes: ReadImage) -> Measured:
+        """`length`, and how much of it is images and labels.
+
+        Raises:
+            SampleError: as `length`.
+        """
         sizes = [self._image(record, path, image_size, image_bytes) for path in record.images]
         encoded = self._refusing(record, lambda: self.backend.measure(messages_of(record), sizes))
         if encoded is None:
-            return len(self.finish(record, image_bytes)["input_ids"])
-        return len(truncated(record.id, encoded, self.max_length).ids)
+            sample = self.finish(record, image_bytes)
+            ids, labels = sample["input_ids"].tolist(), sample["labels"].tolist()
+        else:
+            encoded = truncated(record.id, encoded, self.max_length)
+            ids, labels = encoded.ids, encoded.labels
+        return Measured(
+            length=len(ids),
+            label_tokens=len(labels) - labels.count(IGNORE_INDEX),
+            visual_tokens=ids.count(self.processor.image_token_id) if record.images else 0,
+        )
 
     def check(self, record: Record, image_bytes: ReadImage) -> int:
         """`length`, after decoding the images: what passes here passes `finish`.
