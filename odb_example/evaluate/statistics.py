@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
-from scipy.stats import binomtest, norm
+from scipy.stats import binomtest
 
 
 def wilson_interval(correct: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -16,11 +15,8 @@ def wilson_interval(correct: int, total: int, confidence: float = 0.95) -> tuple
     """
     if not 0 <= correct <= total or total == 0:
         raise ValueError(f"no share: {correct} of {total}")
-    z = float(norm.ppf(0.5 + confidence / 2))
-    share, spread = correct / total, z * z / total
-    centre = (share + spread / 2) / (1 + spread)
-    half = z * math.sqrt(share * (1 - share) / total + spread / (4 * total)) / (1 + spread)
-    return max(0.0, centre - half), min(1.0, centre + half)
+    interval = binomtest(correct, total).proportion_ci(confidence, method="wilson")
+    return float(interval.low), float(interval.high)
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
