@@ -10,7 +10,8 @@ cd "$here"
 command=${1:-odb-enable}
 [ $# -gt 0 ] && shift
 extras=()
-[ "$command" = test ] && extras=(test)
+if [ "$command" = test ]; then extras=(test); fi
+if [ -e /dev/nvidiactl ]; then extras+=(deepspeed); fi # on GPUs training shards with DeepSpeed by default
 
 say() { echo "run.sh: $*" >&2; }
 

@@ -128,6 +128,24 @@ def audit(runs: tuple[Path, ...]) -> int:
     return audit_runs(runs)
 
 
+def parity(settings: Settings) -> int:
+    from odb_example.train.parity import parity
+
+    return parity(settings)
+
+
+def check(pipeline: str | None, deviations: Path | None) -> int:
+    from odb_example.conformance.run import check_pipeline
+
+    return check_pipeline(pipeline, deviations)
+
+
+def detection() -> int:
+    from odb_example.conformance.detection import detection
+
+    return detection()
+
+
 def doctor(settings: Settings) -> int:
     from rich.console import Console
     from rich.text import Text
@@ -234,6 +252,18 @@ COMMANDS: Mapping[str, cli.Spec] = {
         run=audit, help="Recompute scores from the row files alone; with two runs, compare them row by row.",
         parameters=(_RUNS,),
     ),
+    "parity": cli.Spec(
+        run=parity, help="Gradients of every step against one process over the union batch, by loader and objective.",
+        groups=(TRAIN,),
+    ),
+    "check": cli.Spec(
+        run=check, help="Run the conformance checks over a pipeline, yours or this one.",
+        parameters=(
+            click.Option(["--pipeline"], metavar="MODULE:BUILD", help="where your Pipeline is built (default: ours)"),
+            click.Option(["--deviations"], type=_PATH, help="file of known deviations, strict"),
+        ),
+    ),
+    "detection": cli.Spec(run=detection, help="The checks against the planted faults: all caught, all named?"),
     "test": cli.Spec(
         run=test, help="The suite as CI runs it; arguments go to pytest.",
         parameters=(click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED),),
