@@ -17,7 +17,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from odb_example.errors import UserError
+from odb_example.evaluate.file_shapes import AuditShape, ExcludedShape, PredictionShape, ResultsShape, shape_problem
 from odb_example.evaluate.folders import AUDIT, BENCHMARK_FOLDER, EXCLUDED, PREDICTIONS, RESULTS
 from odb_example.evaluate.mmmu import (
     INCOMPLETE_REASONS,
@@ -42,16 +45,6 @@ from odb_example.evaluate.scores import Row, count_scores, counted
 from odb_example.evaluate.statistics import mcnemar, wilson_interval
 from odb_example.evaluate.subjects import DISCIPLINE_OF, known_split
 
-_PREDICTION_FIELDS: Mapping[str, type | tuple[type, ...]] = {
-    "protocol": str, "split": str, "subject": str, "category": str, "sample_id": str, "question": str, "options": list,
-    "valid_candidate_letters": list, "option_status": str, "ground_truth": str, "candidate_scores": dict,
-    "choice_scores": dict, "prediction": str, "score_margin": (int, float, type(None)), "correct": bool,
-    "num_images": int,
-}  # fmt: skip
-_EXCLUDED_FIELDS: Mapping[str, type | tuple[type, ...]] = {
-    "protocol": str, "split": str, "subject": str, "sample_id": str, "reason": str, "normalized_answer": str,
-    "options": list,
-}  # fmt: skip
 _MMMU_ID = re.compile(r"(?:dev|validation|test)_(?P<subject>\w+)_\d+")
 _CLOSE = 1e-9
 
@@ -155,10 +148,10 @@ def read_run(run: Path) -> RunFiles:
     findings: list[Finding] = []
     return RunFiles(
         folder=folder,
-        results=_read_object(folder / RESULTS, findings),
-        audit=_read_object(folder / AUDIT, findings),
-        predictions=_read_rows(folder / PREDICTIONS, _PREDICTION_FIELDS, findings),
-        excluded=_read_rows(folder / EXCLUDED, _EXCLUDED_FIELDS, findings),
+        results=_read_object(folder / RESULTS, ResultsShape, findings),
+        audit=_read_object(folder / AUDIT, AuditShape, findings),
+        predictions=_read_rows(folder / PREDICTIONS, PredictionShape, findings),
+        excluded=_read_rows(folder / EXCLUDED, ExcludedShape, findings),
         findings=findings,
     )
 
@@ -179,7 +172,7 @@ def check_prediction(row: Row, number: int, files: RunFiles) -> Iterator[Finding
     if "".join(row["valid_candidate_letters"]) != valid:
         yield Finding("valid_letters_differ", where, f"{row['valid_candidate_letters']}, its options make {valid!r}")
     scores = row["candidate_scores"]
-    if list(scores) != list(LETTERS) or not all(isinstance(value, (int, float)) for value in scores.values()):
+    if list(scores) != list(LETTERS):
         yield Finding("scores_incomplete", where, f"candidate_scores holds {list(scores)}, A-H are needed")
         return
     if not all(math.isfinite(value) and value <= 0 for value in scores.values()) or (
@@ -262,7 +255,7 @@ def check_audit(files: RunFiles) -> Iterator[Finding]:
             yield Finding("audit_differs", f"{AUDIT}, field `{name}`", "not what the rows make")
     known = known_split(
         str(files.results.get("dataset")), str(files.results.get("split")), files.results.get("subjects") or (),
-        int(audit.get("max_samples", 0)),
+        audit.get("max_samples", 0),
     )  # fmt: skip
     if known:
         for name, expected, actual in (
@@ -381,42 +374,35 @@ def _check_common(row: Row, where: str, files: RunFiles) -> Iterator[Finding]:
 
 
 def _all_letters_scored(rows: Sequence[Row]) -> bool:
-    return all(
-        list(row["candidate_scores"]) == list(LETTERS)
-        and all(isinstance(score, (int, float)) for score in row["candidate_scores"].values())
-        for row in rows
-    )
+    return all(list(row["candidate_scores"]) == list(LETTERS) for row in rows)
 
 
 def _variant(protocol: str) -> Any:
     return next((name for name in ("v1", "mmmu", "lmms-eval") if protocol_name(name) == protocol), None)
 
 
-def _read_object(path: Path, findings: list[Finding]) -> Mapping[str, Any]:
+def _read_object(path: Path, shape: type[BaseModel], findings: list[Finding]) -> Mapping[str, Any]:
     value = _decoded(path.read_bytes(), path.name, findings) if _there(path, findings) else None
-    if value is not None and not isinstance(value, dict):
-        findings.append(Finding("file_unreadable", path.name, "holds no JSON object"))
-    return value if isinstance(value, dict) else {}
+    return value if value is not None and _is_sound(value, path.name, shape, findings) else {}
 
 
-def _read_rows(path: Path, fields: Mapping[str, Any], findings: list[Finding]) -> list[Row]:
+def _read_rows(path: Path, shape: type[BaseModel], findings: list[Finding]) -> list[Row]:
     """Sound rows of a JSON-lines file; every other line is a finding."""
     rows: list[Row] = []
-    if not _there(path, findings):
-        return rows
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
+    lines = path.read_bytes().splitlines() if _there(path, findings) else []
+    for number, line in enumerate(lines, start=1):
         where = f"{path.name} line {number}"
         row = _decoded(line, where, findings)
-        if row is None:
-            continue
-        wrong = [
-            name for name, kind in fields.items() if not isinstance(row, dict) or not _is_kind(row.get(name), kind)
-        ]
-        if wrong:
-            findings.append(Finding("field_missing", where, f"field `{wrong[0]}` is missing or of a wrong type"))
-        else:
+        if row is not None and _is_sound(row, where, shape, findings):
             rows.append(row)
     return rows
+
+
+def _is_sound(value: Any, where: str, shape: type[BaseModel], findings: list[Finding]) -> bool:
+    problem = shape_problem(value, shape)
+    if problem:
+        findings.append(Finding("shape_differs", where, problem))
+    return not problem
 
 
 def _there(path: Path, findings: list[Finding]) -> bool:
@@ -432,12 +418,6 @@ def _decoded(data: bytes, where: str, findings: list[Finding]) -> Any:
     except ValueError as error:
         findings.append(Finding("file_unreadable", where, f"is not JSON: {error}"))
         return None
-
-
-def _is_kind(value: Any, kind: type | tuple[type, ...]) -> bool:
-    if kind is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    return isinstance(value, kind)
 
 
 def _same_number(there: float | None, should: float | None) -> bool:

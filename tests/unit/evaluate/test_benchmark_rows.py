@@ -76,7 +76,7 @@ def test_rows_travel_to_worker_processes(folder: Path) -> None:
 )
 def test_what_is_missing_is_one_line_with_the_mend(folder: Path, changes: dict[str, str], words: str) -> None:
     asked = {"dataset": str(folder), "split": "validation", "subjects": "all"} | changes
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=re.escape(words)):
         open_benchmark(asked["dataset"], split=asked["split"], subjects=asked["subjects"])
 
 
