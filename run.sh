@@ -15,7 +15,7 @@ if [ -e /dev/nvidiactl ]; then extras+=(deepspeed); fi # on GPUs training shards
 
 say() { echo "run.sh: $*" >&2; }
 
-satisfied() { "$1" odb_example/requirements.py "${extras[@]}" >/dev/null 2>&1; }
+satisfied() { "$1" odb_example/requirements.py ${extras[@]+"${extras[@]}"} >/dev/null 2>&1; }
 
 active_python() {
   if [ -n "${PYTHON:-}" ]; then echo "$PYTHON"
@@ -48,7 +48,7 @@ if [ -z "$python" ] || ! satisfied "$python"; then
     fi
     say "installing the requirements into .venv (once; torch is large)"
     # By requirement, not by project: the commands run from this checkout.
-    "$python" odb_example/requirements.py "${extras[@]}" > .venv/missing.txt || true
+    "$python" odb_example/requirements.py ${extras[@]+"${extras[@]}"} > .venv/missing.txt || true
     "$python" -m pip install --quiet --disable-pip-version-check -r .venv/missing.txt \
       || { say "error: pip could not install the requirements; its words stand above"; exit 2; }
   fi

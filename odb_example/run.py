@@ -141,9 +141,9 @@ def check(pipeline: str | None, deviations: Path | None) -> int:
 
 
 def detection() -> int:
-    from odb_example.conformance.detection import detection
+    from odb_example.conformance.detection import run_detection
 
-    return detection()
+    return run_detection()
 
 
 def doctor(settings: Settings) -> int:
