@@ -117,7 +117,7 @@ def reference_gradient(
 def flat_gradient(model: torch.nn.Module) -> torch.Tensor:
     """Every parameter's gradient in one float64 vector; zero where a parameter has none."""
     parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in model.parameters()]
-    return torch.cat([part.detach().double().flatten() for part in parts])
+    return torch.cat([part.detach().double().flatten().cpu() for part in parts])
 
 
 class Compare(TrainerCallback):
@@ -125,7 +125,7 @@ class Compare(TrainerCallback):
 
     def __init__(self, trainer: ExactTrainer, dataset: FinishedSamples, objective: ExactObjective) -> None:
         self._trainer, self._dataset, self._objective = trainer, dataset, objective
-        self._reference = copy.deepcopy(trainer.model).double()
+        self._reference = copy.deepcopy(trainer.model).double().cpu()
         self._position_of = {index: position for position, index in enumerate(dataset.indices)}
         self._seen = 0
         self.errors: list[float] = []

@@ -19,7 +19,7 @@ from odb_example.train.run_folder import run_folder
 
 LOADERS = ("odb", "standard")
 TRAIN = "odb_example.train.trainer:train"
-EVALUATE = "odb_example.testing.stages:evaluate_both"
+EVALUATE = "odb_example.testing.stages:evaluate_runs"
 
 
 @dataclass(frozen=True)
@@ -106,18 +106,18 @@ def trained(tier_settings: Settings) -> Callable[[str], Run]:
 
 @pytest.fixture(scope="session")
 def evaluated(trained: Callable[[str], Run], tier_settings: Settings) -> Callable[[str], Evaluation]:
-    """Validation loss and MMMU scores of a loader's model, evaluated at the first call."""
-    done: dict[str, Evaluation] = {}
+    """Validation loss and MMMU scores of a loader's model; both models are evaluated at the first call."""
+    folders: dict[str, Path] = {}
 
     def evaluation_of(loader: str) -> Evaluation:
-        if loader not in done:
-            folder = trained(loader).folder
-            start(EVALUATE, tier_settings.model_copy(update={"checkpoint": str(folder)}))
-            done[loader] = Evaluation(
-                folder,
-                read_json(folder / VALIDATION_FOLDER / "eval_results.json"),
-                read_json(folder / BENCHMARK_FOLDER / RESULTS),
-            )
-        return done[loader]
+        if not folders:
+            folders.update({name: trained(name).folder for name in LOADERS})
+            start(EVALUATE, tier_settings)
+        folder = folders[loader]
+        return Evaluation(
+            folder,
+            read_json(folder / VALIDATION_FOLDER / "eval_results.json"),
+            read_json(folder / BENCHMARK_FOLDER / RESULTS),
+        )
 
     return evaluation_of

@@ -68,7 +68,7 @@ def test_the_benchmark_passes_its_own_audit(evaluated: Callable[[str], Any], loa
 
 
 @pytest.mark.parametrize("loader", LOADERS)
-def test_scores_do_not_depend_on_what_else_is_in_the_batch(evaluated: Callable[[str], Any], loader: str) -> None:
+def test_every_scored_question_stands_once_with_its_best_letter(evaluated: Callable[[str], Any], loader: str) -> None:
     rows = list(read_json_lines(evaluated(loader).benchmark / "predictions.jsonl"))
     assert len(rows) == evaluated(loader).scores["overall_total"]
     assert len({row["sample_id"] for row in rows}) == len(rows)
