@@ -107,6 +107,9 @@ def collate_loop(*arguments: Any, **named: Any) -> None:
     for prepare in _before_grouping:
         prepare()
     collate_loop_odb(*arguments, **named)
+    batches, done = arguments[1], arguments[5]
+    if done.is_set():  # the rank has stopped reading: what it left in the queue must not keep this process
+        batches.cancel_join_thread()
 
 
 def _before_the_collate_loop(prepare: Callable[[], None]) -> Callable[[], None]:

@@ -131,6 +131,9 @@ class OdbLoader(FollowsOrder, DataLoader):
 
     def _grouped(self) -> Generator[Batch, None, None]:
         iterator: Any = super().__iter__()
+        # ODB's shutdown writes a last word into this queue. A collate process that ended while it held the queue's lock
+        # leaves that word unwritten for ever, and the interpreter would wait for it at exit.
+        iterator._collate_queue.cancel_join_thread()
         exhausted = False
         try:
             for batch in iterator:
