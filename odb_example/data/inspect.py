@@ -184,9 +184,9 @@ def _print_summary(report: InspectReport, closely: Sequence[tuple[Inspected, Sam
     if report.fill:
         fill, settings = report.fill, report.settings
         console.print(
-            f"ODB at a budget of {settings.token_budget} tokens and a buffer of {settings.buffer_size}, expected for one "
-            f"epoch: {fill.rows:.1f} samples a batch, {fill.fill:.0%} of the budget filled, {fill.padding:.1%} padding, "
-            f"{fill.over_budget} samples above the budget"
+            f"ODB at a budget of {settings.token_budget} tokens and a buffer of {settings.buffer_size}, expected for "
+            f"one epoch: {fill.rows:.1f} samples a batch, {fill.fill:.0%} of the budget filled, {fill.padding:.1%} "
+            f"padding, {fill.over_budget} samples above the budget"
         )
     if report.histogram:
         console.print(f"histogram: {report.histogram}", soft_wrap=True)
