@@ -15,10 +15,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Literal
 
 import psutil
 
+GRACE_S = 30.0  # for the others to notice, and to say so
 PRELOADED = ["torch", "torch.distributed", "transformers.trainer_pt_utils", "odb_example.train.loaders"]
 
 
@@ -34,18 +35,26 @@ class Answer:
     left_running: list[str]
 
 
-def in_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, timeout_s: float) -> list[Answer]:
+def in_ranks(
+    function: Callable[..., Any],
+    world_size: int,
+    *arguments: Any,
+    timeout_s: float,
+    start_method: Literal["forkserver", "spawn"] = "forkserver",
+) -> list[Answer]:
     """``function(rank, world_size, *arguments)`` on every rank, inside a gloo process group if there are several.
 
     Args:
         function: at module level, importable by a fresh process.
-        timeout_s: bound of the whole call; every process is ended when it is over.
+        timeout_s: bound of the whole call; every process is ended when it is over, or `GRACE_S` after a first failure.
+        start_method: spawned ranks import everything afresh, which takes seconds.
 
     Raises:
         RankError: any rank did not return.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(PRELOADED)
+    context: Any = multiprocessing.get_context(start_method)
+    if start_method == "forkserver":
+        context.set_forkserver_preload(PRELOADED)
     port = free_port()
     ranks: list[Any] = []
     pipes: dict[Connection, int] = {}
@@ -60,16 +69,22 @@ def in_ranks(function: Callable[..., Any], world_size: int, *arguments: Any, tim
     answers: dict[int, Answer | str] = {}
     deadline = time.monotonic() + timeout_s
     while pipes and (left := deadline - time.monotonic()) > 0:
-        for pipe in wait(list(pipes), timeout=left):
-            assert isinstance(pipe, Connection)
-            rank = pipes.pop(pipe)
-            try:
-                answers[rank] = pipe.recv()
-            except EOFError:
+        # A killed rank's own children may hold its end of the pipe open, so its death is watched for as well.
+        wait([*pipes, *(ranks[rank].sentinel for rank in pipes.values())], timeout=left)
+        for pipe, rank in list(pipes.items()):
+            ended = not ranks[rank].is_alive()
+            if pipe.poll():
+                try:
+                    answers[rank] = pipe.recv()
+                except EOFError:
+                    ended = True
+            if rank in answers or ended:
+                del pipes[pipe]
+            if ended and rank not in answers:
                 ranks[rank].join(5)
                 answers[rank] = f"ended with exit status {ranks[rank].exitcode} and no answer"
-        if any(isinstance(answer, str) for answer in answers.values()):
-            break
+            if isinstance(answers.get(rank), str):
+                deadline = min(deadline, time.monotonic() + GRACE_S)
     failed = len(answers) < world_size or any(isinstance(answer, str) for answer in answers.values())
     for process in ranks:
         process.join(0 if failed else 10)
