@@ -1,4 +1,4 @@
-"""A check: a plain function over a `Pipeline` that states a claim in its docstring and raises where it does not hold."""
+"""A check: a plain function over a `Pipeline`; its docstring is the claim, and it raises where that does not hold."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Check:
     Attributes:
         group: the module it stands in: store, samples, collate, ...
         needs: parts without which it does not apply.
-        processes: it starts processes (and takes seconds), so the unit tier leaves it out.
+        processes: it starts processes.
     """
 
     name: str
@@ -33,6 +33,11 @@ class Check:
     needs: tuple[str, ...]
     processes: bool
     function: CheckFunction
+
+    @property
+    def tier(self) -> str:
+        """``integration`` where processes are started, a model is trained or a benchmark run, else ``unit``."""
+        return "integration" if self.processes or {"run", "benchmark"} & set(self.needs) else "unit"
 
     def missing(self, pipeline: Pipeline) -> list[str]:
         """What to provide, in words, so that the check applies."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, TypeVar, get_type_hints
 
 import torch
 
@@ -42,12 +42,14 @@ class StepTotals:
     Attributes:
         label_tokens: labels that some position predicts.
         samples: samples with at least one such label.
+        input_tokens: tokens of the samples, prompts and visual tokens included, padding not.
         batches: batches of the step, over all ranks and accumulation steps.
         world_size: ranks.
     """
 
     label_tokens: int
     samples: int
+    input_tokens: int
     batches: int
     world_size: int
 
@@ -136,79 +138,97 @@ class MakeLoader(Protocol):
     def __call__(self, kind: str, *, rank: int, world_size: int) -> Iterable[Batch]: ...
 
 
-def _part(words: str, default: Any = None) -> Any:
-    return field(default=default, metadata={"words": words})
-
-
 @dataclass(frozen=True, kw_only=True)
 class Pipeline:
-    """The stack under test. ``PARTS`` holds the words for each part; README-style guide: docs/conformance.md."""
+    """The stack under test; each part with its words. The guide is docs/conformance.md."""
 
     name: str = "pipeline"
 
     # data at rest
-    records: Sequence[Record] | None = _part("`records`: Records in the order of the samples")
-    image_bytes: ImageBytes | None = _part("`image_bytes(path)`: the bytes of a record's image")
-    write_store: Callable[[Path, Sequence[Record], Mapping[str, bytes]], None] | None = _part(
-        "`write_store(folder, records, images by path)`: write a store"
-    )
-    open_store: Callable[[Path], Any] | None = _part(
-        "`open_store(folder)`: a sequence of Records with `image_bytes(path)`"
-    )
-    split: Callable[[int, float, int], tuple[Sequence[int], Sequence[int]]] | None = _part(
-        "`split(num_records, val_size, seed)`: (training indices, held-out indices)"
-    )
+    records: Annotated[Sequence[Record] | None, "`records`: Records in the order of the samples"] = None
+    image_bytes: Annotated[ImageBytes | None, "`image_bytes(path)`: the bytes of a record's image"] = None
+    write_store: Annotated[
+        Callable[[Path, Sequence[Record], Mapping[str, bytes]], None] | None,
+        "`write_store(folder, records, images by path)`: write a store",
+    ] = None
+    open_store: Annotated[
+        Callable[[Path], Any] | None, "`open_store(folder)`: a sequence of Records with `image_bytes(path)`"
+    ] = None
+    split: Annotated[
+        Callable[[int, float, int], tuple[Sequence[int], Sequence[int]]] | None,
+        "`split(num_records, val_size, seed)`: (training indices, held-out indices)",
+    ] = None
 
     # finished samples
-    sample: Callable[[int], Sample] | None = _part("`sample(index)`: the finished sample of records[index]")
-    length: Callable[[int], int] | None = _part("`length(index)`: its number of tokens, known without making it")
-    finish: Callable[[Record, ImageBytes], Sample] | None = _part(
-        "`finish(record, image_bytes)`: the finished sample of any Record"
+    sample: Annotated[Callable[[int], Sample] | None, "`sample(index)`: the finished sample of records[index]"] = None
+    length: Annotated[Callable[[int], int] | None, "`length(index)`: its number of tokens, known without making it"] = (
+        None
     )
+    finish: Annotated[
+        Callable[[Record, ImageBytes], Sample] | None,
+        "`finish(record, image_bytes)`: the finished sample of any Record",
+    ] = None
 
     # batches
-    collate: Collate | None = _part("`collate(samples)`: the padded batch")
-    loader: MakeLoader | None = _part("`loader(kind, rank=, world_size=)`: an iterable of batches")
-    loader_kinds: tuple[str, ...] = _part("`loader_kinds`: loaders that need no process", ("standard",))
-    process_kinds: tuple[str, ...] = _part("`process_kinds`: loaders that start processes, ODB among them", ())
-    budget_kinds: tuple[str, ...] = _part("`budget_kinds`: loaders that keep `token_budget`", ())
+    collate: Annotated[Collate | None, "`collate(samples)`: the padded batch"] = None
+    loader: Annotated[MakeLoader | None, "`loader(kind, rank=, world_size=)`: an iterable of batches"] = None
+    loader_kinds: Annotated[tuple[str, ...], "`loader_kinds`: loaders that need no process"] = ("standard",)
+    process_kinds: Annotated[tuple[str, ...], "`process_kinds`: loaders that start processes, ODB among them"] = ()
+    budget_kinds: Annotated[tuple[str, ...], "`budget_kinds`: loaders that keep `token_budget`"] = ()
 
     # training
-    model: Callable[[], torch.nn.Module] | None = _part("`model()`: the model")
-    loss: Callable[[torch.nn.Module, Batch, StepTotals], torch.Tensor] | None = _part(
-        "`loss(model, batch, totals)`: this batch's share of the step's loss; the shares add up to it"
-    )
-    run: Callable[[], TrainingRun] | None = _part("`run()`: a short TrainingRun")
+    model: Annotated[Callable[[], torch.nn.Module] | None, "`model()`: the model"] = None
+    loss: Annotated[
+        Callable[[torch.nn.Module, Batch, StepTotals], torch.Tensor] | None,
+        "`loss(model, batch, totals)`: this batch's share of the step's loss; the shares add up to it",
+    ] = None
+    run: Annotated[Callable[[], TrainingRun] | None, "`run()`: a short TrainingRun"] = None
 
     # evaluation
-    score: Callable[[Sequence[Choice]], Sequence[Scored]] | None = _part("`score(items)`: Choices to Scored")
-    validation_loss: Callable[[Sequence[int], int], ValidationLoss] | None = _part(
-        "`validation_loss(indices, token_budget)`: ValidationLoss over these samples"
-    )
-    benchmark: Callable[[], BenchmarkFiles] | None = _part("`benchmark()`: BenchmarkFiles of a run")
-    audit: Callable[[BenchmarkFiles], Sequence[str]] | None = _part("`audit(files)`: what is wrong with them, in words")
+    score: Annotated[Callable[[Sequence[Choice]], Sequence[Scored]] | None, "`score(items)`: Choices to Scored"] = None
+    validation_loss: Annotated[
+        Callable[[Sequence[int], int], ValidationLoss] | None,
+        "`validation_loss(indices, token_budget)`: ValidationLoss over these samples",
+    ] = None
+    benchmark: Annotated[Callable[[], BenchmarkFiles] | None, "`benchmark()`: BenchmarkFiles of a run"] = None
+    audit: Annotated[
+        Callable[[BenchmarkFiles], Sequence[str]] | None, "`audit(files)`: what is wrong with them, in words"
+    ] = None
 
     # what a check must know to judge
-    processor: Any = _part("`processor`: the checkpoint's own processor, or its tokenizer with a chat template")
-    refusal: type[Exception] = _part("`refusal`: what is raised on bad input", UserError)
-    pad_id: int | None = _part("`pad_id`: token id of padding")
-    padding_side: Literal["right", "left"] = _part("`padding_side`: of `collate`", "right")
-    ignore_index: int = _part("`ignore_index`: label of what is not predicted", -100)
-    end_of_turn: str = _part("`end_of_turn`: text of the token that ends an answer", "<|im_end|>")
-    visual_token_ids: tuple[int, ...] = _part("`visual_token_ids`: ids that stand for image features", ())
-    patches_per_visual_token: int = _part("`patches_per_visual_token`: image patches merged into one token", 4)
-    max_length: int | None = _part("`max_length`: token cap of a sample")
-    image_max_pixels: int | None = _part("`image_max_pixels`: pixel cap of an image")
-    patch_size: int = _part("`patch_size`: side of an image patch, in pixels", 16)
-    token_budget: int | None = _part("`token_budget`: padded-token cap of a batch with several rows")
-    objective: Literal["token", "sample"] = _part("`objective`: what the loss is a mean over", "token")
-    examples: int = _part("`examples`: samples each check looks at", 32)
+    processor: Annotated[Any, "`processor`: the checkpoint's own processor, or its tokenizer with a chat template"] = (
+        None
+    )
+    refusal: Annotated[type[Exception], "`refusal`: what is raised on bad input"] = UserError
+    pad_id: Annotated[int | None, "`pad_id`: token id of padding"] = None
+    padding_side: Annotated[Literal["right", "left"], "`padding_side`: of `collate`"] = "right"
+    ignore_index: Annotated[int, "`ignore_index`: label of what is not predicted"] = -100
+    end_of_turn: Annotated[str, "`end_of_turn`: text of the token that ends an answer"] = "<|im_end|>"
+    visual_token_ids: Annotated[tuple[int, ...], "`visual_token_ids`: ids that stand for image features"] = ()
+    patches_per_visual_token: Annotated[int, "`patches_per_visual_token`: image patches merged into one token"] = 4
+    max_length: Annotated[int | None, "`max_length`: token cap of a sample"] = None
+    image_max_pixels: Annotated[int | None, "`image_max_pixels`: pixel cap of an image"] = None
+    patch_size: Annotated[int, "`patch_size`: side of an image patch, in pixels"] = 16
+    token_budget: Annotated[int | None, "`token_budget`: padded-token cap of a batch with several rows"] = None
+    objective: Annotated[Literal["token", "sample"], "`objective`: what the loss is a mean over"] = "token"
+    examples: Annotated[int, "`examples`: samples each check looks at"] = 32
+
+    @property
+    def indices(self) -> tuple[int, ...]:
+        """The samples that checks look at, spread evenly over all: sources stand in a store one after the other."""
+        count = min(self.examples, self.size)
+        return tuple(number * self.size // count for number in range(count))
 
     @cached_property
     def samples(self) -> tuple[Sample, ...]:
-        """The first ``examples`` samples, made once."""
+        """The samples of `indices`, made once."""
         assert self.sample is not None
-        return tuple(self.sample(index) for index in range(min(self.examples, self.size)))
+        return tuple(self.sample(index) for index in self.indices)
+
+    @property
+    def numbered(self) -> Iterable[tuple[int, Sample]]:
+        """`samples` with their indices."""
+        return zip(self.indices, self.samples, strict=True)
 
     @cached_property
     def network(self) -> torch.nn.Module:
@@ -217,16 +237,22 @@ class Pipeline:
         return self.model().eval()
 
     @cached_property
-    def memory(self) -> dict[Any, Any]:
+    def memory(self) -> dict[tuple[Any, tuple[str, ...]], Any]:
         """What checks of this pipeline share, by key; see `once`."""
         return {}
 
-    def once(self, key: Any, make: Callable[[], Made]) -> Made:
-        """``make()``, kept for the next check that asks for ``key``."""
-        if key not in self.memory:
-            self.memory[key] = make()
-        made: Made = self.memory[key]
+    def once(self, key: tuple[Any, ...], parts: tuple[str, ...], make: Callable[[], Made]) -> Made:
+        """``make()``, which rests on ``parts`` alone, kept for the next check that asks for ``key``."""
+        if (key, parts) not in self.memory:
+            self.memory[key, parts] = make()
+        made: Made = self.memory[key, parts]
         return made
+
+    def replaced(self, wrong: Pipeline) -> Pipeline:
+        """``wrong`` with what this pipeline remembers of the parts that both share."""
+        changed = changed_parts(self, wrong)
+        wrong.memory.update({entry: made for entry, made in self.memory.items() if not changed & set(entry[1])})
+        return wrong
 
     @property
     def size(self) -> int:
@@ -250,7 +276,12 @@ class Pipeline:
         return self.records[index].id if self.records is not None else str(index)
 
 
-PARTS: Mapping[str, str] = {part.name: part.metadata["words"] for part in fields(Pipeline) if part.metadata}
+PARTS: Mapping[str, str] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Pipeline, include_extras=True).items()
+    if hasattr(hint, "__metadata__")
+}
+"""Words for each part, by name."""
 
 
 def changed_parts(one: Pipeline, other: Pipeline) -> frozenset[str]:

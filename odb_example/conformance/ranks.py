@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import queue
 import socket
 import traceback
@@ -41,7 +42,7 @@ def in_ranks(world: int, work: Callable[[int, int], Result]) -> list[Result]:
                     f"rank {rank} of {world} failed", came=failure,
                     likely="what works on one rank does not on two; see the last words of its traceback",
                 )  # fmt: skip
-            results[rank] = result
+            results[rank] = pickle.loads(result)
     except queue.Empty:
         raise ConformanceError(
             f"{world - len(results)} of {world} ranks did not end in {PATIENCE_S} s", expected="an end",
@@ -65,9 +66,9 @@ def _rank(answers: Any, work: Callable[[int, int], Any], rank: int, world: int, 
         result = work(rank, world)
         dist.barrier()
         dist.destroy_process_group()
-        answers.put((rank, result, ""))
-    except Exception:
-        # Sent to the process that asked, which raises it.
+        # As bytes: torch would hand tensors over as open files of a process that is about to end.
+        answers.put((rank, pickle.dumps(result), ""))
+    except Exception:  # noqa: BLE001 - sent to the process that asked, which raises it
         answers.put((rank, None, traceback.format_exc(limit=-2).strip()))
     answers.close()
     answers.join_thread()

@@ -120,9 +120,7 @@ def next_token_scores(pipeline: Pipeline, inputs: dict[str, torch.Tensor], posit
 
 def letter_ids(pipeline: Pipeline, *, leading: str = "") -> dict[str, int]:
     """First token of each letter A-H."""
-    return {
-        letter: pipeline.tokenizer.encode(leading + letter, add_special_tokens=False)[0] for letter in LETTERS
-    }
+    return {letter: pipeline.tokenizer.encode(leading + letter, add_special_tokens=False)[0] for letter in LETTERS}
 
 
 def best_letter(scores: dict[str, float], valid: str) -> str:

@@ -74,8 +74,8 @@ def letters_follow_the_options(pipeline: Pipeline) -> None:
                 came,
                 expected,
                 claim=f"`{field}` of row {row['sample_id']} with {count} options",
-                likely="a fixed A-D is scored, or the checks come in another order: no options, more than eight, answer "
-                "outside",
+                likely="a fixed A-D is scored, or the checks come in another order: no options, more than eight, "
+                "answer outside",
             )
 
 
@@ -266,4 +266,4 @@ def _lower_invalid(row: dict[str, Any]) -> None:
 
 def _files(pipeline: Pipeline) -> BenchmarkFiles:
     assert pipeline.benchmark is not None
-    return pipeline.once("benchmark", pipeline.benchmark)
+    return pipeline.once(("benchmark",), ("benchmark",), pipeline.benchmark)

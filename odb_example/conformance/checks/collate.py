@@ -20,7 +20,7 @@ def collator_only_pads(pipeline: Pipeline) -> None:
     for rows in _groups(pipeline):
         samples = [pipeline.samples[row] for row in rows]
         batch = _batch(pipeline, samples)
-        for row, index in enumerate(rows):
+        for row, index in enumerate(pipeline.indices[row] for row in rows):
             for field, sample_value in samples[row].items():
                 if field in SEQUENCE_FIELDS:
                     came = unpad(batch, row, field, len(samples[row]["input_ids"]), pipeline.padding_side)
@@ -45,12 +45,12 @@ def collator_keeps_images_with_their_rows(pipeline: Pipeline) -> None:
                 field in batch,
                 claim=f"the collator drops `{field}`",
                 came=sorted(batch),
-                likely="only known names are carried over; `sample_index` says what was trained on, images what is seen",
+                likely="only known names are carried over; `sample_index` says what was trained on",
             )
             expect_equal(
                 batch[field],
                 torch.cat(parts),
-                claim=f"`{field}` of a batch of {[pipeline.named(row) for row in rows]} is not that of its rows in order",
+                claim=f"`{field}` of a batch of {[pipeline.named(pipeline.indices[row]) for row in rows]} is not that of its rows",
                 likely="images are collected in another order than the rows, or one is left out: the model then reads "
                 "another row's picture",
             )
@@ -111,7 +111,7 @@ def padding_is_known_by_place(pipeline: Pipeline) -> None:
     """A real token that happens to be the pad id keeps its attention and its label."""
     assert pipeline.pad_id is not None
     longest = max(pipeline.samples, key=lambda sample: len(sample["input_ids"]))
-    for row, sample in enumerate(pipeline.samples):
+    for index, sample in pipeline.numbered:
         if len(sample["input_ids"]) == len(longest["input_ids"]):
             continue
         place = int((sample["labels"] != pipeline.ignore_index).nonzero()[-1])
@@ -124,7 +124,7 @@ def padding_is_known_by_place(pipeline: Pipeline) -> None:
                 unpad(batch, 0, field, len(ids), pipeline.padding_side),
                 odd[field],
                 unit="token",
-                claim=f"a real end token whose id is the pad id lost its `{field}` (sample {pipeline.named(row)})",
+                claim=f"a real end token whose id is the pad id lost its `{field}` (sample {pipeline.named(index)})",
                 likely="padding is recognised by its id; where pad and end token share one, answers never end",
             )
         return
@@ -133,11 +133,10 @@ def padding_is_known_by_place(pipeline: Pipeline) -> None:
 @needs("sample", "collate")
 def collator_leaves_samples_alone(pipeline: Pipeline) -> None:
     """Collating changes no sample: the same items may be cached and batched again."""
-    samples = [
-        {field: value.clone() for field, value in sample.items()} for sample in pipeline.samples[: pipeline.examples]
-    ]
-    _batch(pipeline, samples)
-    for index, (sample, original) in enumerate(zip(samples, pipeline.samples, strict=True)):
+    samples = [{field: value.clone() for field, value in sample.items()} for sample in pipeline.samples]
+    assert pipeline.collate is not None
+    pipeline.collate(samples)
+    for sample, (index, original) in zip(samples, pipeline.numbered, strict=True):
         expect_equal(
             sorted(sample),
             sorted(original),
@@ -161,7 +160,7 @@ def batch_is_a_plain_dict(pipeline: Pipeline) -> None:
         type(batch) is dict,
         claim=f"the collator gives a {type(batch).__name__}",
         expected="dict",
-        likely="BatchFeature or BatchEncoding is returned; ODB then neither scales the loss nor ends its epochs in time",
+        likely="BatchFeature or BatchEncoding is returned; ODB then scales no loss and ends no epoch in time",
     )
 
 
@@ -212,5 +211,7 @@ def _changed(pipeline: Pipeline, field: str, sample: Sample, came: torch.Tensor)
     if field == "labels":
         dropped = (came != sample[field]).nonzero().flatten()
         if bool((came[dropped] == pipeline.ignore_index).all()):
-            return "labels are masked in the collator; a label mask belongs to the dataset item, where lengths are known"
+            return (
+                "labels are masked in the collator; a label mask belongs to the dataset item, where lengths are known"
+            )
     return "a token, label or mask is computed in the collator; move it into the dataset item"

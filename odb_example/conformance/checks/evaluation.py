@@ -23,7 +23,9 @@ def items(pipeline: Pipeline) -> list[Choice]:
     drawn = [Image.fromarray(picture(64 + 32 * number, 96, seed=number)) for number in range(3)]
     shown = drawn if pipeline.takes_images else []
     return [
-        Choice(question="Which digit is this?", options=("0 or 1", "2, 3 or 4", "5 to 7", "8 or 9"), images=(*shown[:1],)),
+        Choice(
+            question="Which digit is this?", options=("0 or 1", "2, 3 or 4", "5 to 7", "8 or 9"), images=(*shown[:1],)
+        ),
         Choice(question="Is it?", options=("Yes", "No")),
         Choice(question="Which of these is written on the wall? " * 6, options=("a", "b", "c"), images=(*shown,)),
         Choice(question="Which?", options=("one", "two", "three", "four", "five")),
@@ -112,7 +114,9 @@ def validation_loss_is_true(pipeline: Pipeline) -> None:
         ("token mean", came.token_mean, token_mean, sample_mean),
     ):
         causes = {"sample mean and token mean are exchanged, or both are the same mean": other}
-        causes |= {f"it is multiplied by {n}: a training-time scale is applied in evaluation": right * n for n in (2, 4, 8)}
+        causes |= {
+            f"it is multiplied by {n}: a training-time scale is applied in evaluation": right * n for n in (2, 4, 8)
+        }
         expect_close(
             value,
             right,
@@ -145,7 +149,7 @@ def validation_loss_does_not_depend_on_batches(pipeline: Pipeline) -> None:
 def _scored(pipeline: Pipeline, asked: Sequence[Choice]) -> Sequence[Scored]:
     assert pipeline.score is not None
     key = ("score", tuple((item.question, item.options, len(item.images)) for item in asked))
-    scored = pipeline.once(key, lambda: list(pipeline.score(asked)))  # type: ignore[misc]
+    scored = pipeline.once(key, ("score",), lambda: list(pipeline.score(asked)))  # type: ignore[misc]
     if len(scored) != len(asked):
         raise ConformanceError(
             f"{len(asked)} items were asked, {len(scored)} came back",
@@ -197,19 +201,17 @@ def _company_cause(scored: Sequence[Scored], alone: Sequence[Scored]) -> str:
 
 def _held_out(pipeline: Pipeline) -> list[int]:
     """Samples of unlike lengths; more than fit into one batch."""
-    return list(range(min(12, len(pipeline.samples) if pipeline.sample is not None else pipeline.examples)))
+    return list(pipeline.indices[:: max(1, len(pipeline.indices) // 12)])
 
 
 def _single_losses(pipeline: Pipeline, indices: Sequence[int]) -> list[torch.Tensor]:
+    known = dict(pipeline.numbered)
     with torch.no_grad():
-        rows = [
-            reference.token_losses(pipeline.network, pipeline.samples[index], pipeline.ignore_index)
-            for index in indices
-        ]
+        rows = [reference.token_losses(pipeline.network, known[index], pipeline.ignore_index) for index in indices]
     return [row.double() for row in rows if len(row)]
 
 
 def _validation(pipeline: Pipeline, indices: Sequence[int], token_budget: int) -> ValidationLoss:
     assert pipeline.validation_loss is not None
     key = ("validation", tuple(indices), token_budget)
-    return pipeline.once(key, lambda: pipeline.validation_loss(indices, token_budget))  # type: ignore[misc]
+    return pipeline.once(key, ("validation_loss",), lambda: pipeline.validation_loss(indices, token_budget))  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""A loader groups: each sample once an epoch over all ranks, the ranks in step, the budget kept, the rows what they say.
+"""A loader groups: each sample once an epoch over all ranks, ranks in step, the budget kept, rows what they say.
 
 A row with ``sample_index`` -1 weighs nothing (it makes up for a missing one) and is passed over.
 """
@@ -209,11 +209,12 @@ def _expect_budget(pipeline: Pipeline, epoch: Epoch, kind: str) -> None:
 
 
 def _expect_rows(pipeline: Pipeline, epoch: Epoch, kind: str) -> None:
+    known = dict(pipeline.numbered)
     for number, batch in enumerate(batch for batches in epoch for batch in batches):
         for row, index in enumerate(batch["sample_index"].tolist()):
-            if not 0 <= index < len(pipeline.samples):
+            if index not in known:
                 continue
-            sample = pipeline.samples[index]
+            sample = known[index]
             for field in ("input_ids", "labels"):
                 expect_equal(
                     unpad(batch, row, field, len(sample["input_ids"]), pipeline.padding_side),
@@ -240,7 +241,7 @@ def _expect_length() -> None:
 
 
 def _epoch(pipeline: Pipeline, kind: str, world: int) -> Epoch:
-    return pipeline.once(("epoch", kind, world), lambda: _read(pipeline, kind, world))
+    return pipeline.once(("epoch", kind, world), ("loader",), lambda: _read(pipeline, kind, world))
 
 
 def _read(pipeline: Pipeline, kind: str, world: int, epoch: int = 0) -> Epoch:

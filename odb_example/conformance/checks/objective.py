@@ -1,4 +1,4 @@
-"""The loss of an optimizer step is the stated mean over everything in it, however it is parted into batches and ranks."""
+"""The loss of an optimizer step is the stated mean over all of it, however it is parted into batches and ranks."""
 
 from __future__ import annotations
 
@@ -59,13 +59,14 @@ def gradient_is_that_of_the_mean(pipeline: Pipeline) -> None:
     samples = _chosen(pipeline)
     weights = [weight for weight in pipeline.network.parameters() if weight.requires_grad]
     expected = pipeline.once(
-        ("gradient", pipeline.objective),
+        ("gradient",),
+        ("sample", "model", "objective"),
         lambda: _gradient(
             weights,
             [reference.objective(pipeline.network, samples, pipeline.objective, pipeline.ignore_index)],
         ),
     )
-    for world, parts in _partings(len(samples))[-2:]:
+    for world, parts in _partings(len(samples))[1:]:
         came = _gradient(weights, _shares(pipeline, samples, world, parts))
         error = float((came - expected).norm() / expected.norm())
         ratio = float(came.norm() / expected.norm())
@@ -131,7 +132,6 @@ def _known_mistakes(
     rows = sum(len(part) for part in parts)
     tokens = [sum(len(samples[at]["input_ids"]) for at in part) for part in parts]
     padded = sum(max(len(samples[at]["input_ids"]) for at in part) * len(part) for part in parts)
-    labels = sum(len(row) for row in step)
     unshifted = sum(int((samples[at]["labels"] != pipeline.ignore_index).sum()) for part in parts for at in part)
     by_tokens = sum(mean * count / sum(tokens) for mean, count in zip(means, tokens, strict=True))
     by_rows = sum(mean * len(part) / rows for mean, part in zip(means, parts, strict=True))
@@ -151,15 +151,13 @@ def _known_mistakes(
     if world > 1:
         causes |= {
             "the loss is multiplied by the world size": right * world,
-            "the loss is divided by the world size: each rank divides again what the step's total already divided": right
-            / world,
+            "the loss is divided by the world size on top of the step's total": right / world,
         }
     if len(parts) > 1:
         causes |= {
             "the loss is divided by the number of batches on top of the step's total": right / len(parts),
             "the loss is multiplied by the number of batches": right * len(parts),
         }
-    assert labels
     return causes
 
 
@@ -175,7 +173,7 @@ def _chosen(pipeline: Pipeline) -> list[Sample]:
         places = sorted({round(part * (len(labelled) - 1) / 6) for part in range(7)})
         return [pipeline.samples[labelled[place][1]] for place in places]
 
-    return pipeline.once("chosen", choose)
+    return pipeline.once(("chosen",), ("sample",), choose)
 
 
 def _losses(pipeline: Pipeline, samples: Sequence[Sample]) -> list[torch.Tensor]:
@@ -183,7 +181,7 @@ def _losses(pipeline: Pipeline, samples: Sequence[Sample]) -> list[torch.Tensor]
         with torch.no_grad():
             return [reference.token_losses(pipeline.network, sample, pipeline.ignore_index) for sample in samples]
 
-    return pipeline.once("losses", measure)
+    return pipeline.once(("losses",), ("sample", "model"), measure)
 
 
 def _partings(count: int) -> list[Parting]:
@@ -191,8 +189,8 @@ def _partings(count: int) -> list[Parting]:
     half = count // 2
     return [
         (1, [every]),
-        (1, [[at] for at in every]),
         (2, [every[:1], every[1:]]),
+        (1, [[at] for at in every]),
         (2, [every[:2], every[2:3], every[3:half], every[half:]] if half > 3 else [every[:half], every[half:]]),
     ]
 
@@ -208,7 +206,11 @@ def _shares(pipeline: Pipeline, samples: Sequence[Sample], world: int, parts: li
 def _totals(pipeline: Pipeline, samples: Sequence[Sample], *, batches: int, world: int) -> StepTotals:
     counts = [reference.predicted(sample, pipeline.ignore_index) for sample in samples]
     return StepTotals(
-        label_tokens=sum(counts), samples=sum(count > 0 for count in counts), batches=batches, world_size=world
+        label_tokens=sum(counts),
+        samples=sum(count > 0 for count in counts),
+        input_tokens=sum(len(sample["input_ids"]) for sample in samples),
+        batches=batches,
+        world_size=world,
     )
 
 

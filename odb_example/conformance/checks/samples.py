@@ -20,7 +20,7 @@ from odb_example.data.records import Record
 @needs("sample")
 def sample_has_its_fields(pipeline: Pipeline) -> None:
     """A sample holds 1-D int64 ids, labels and mask of one length, all attended, and its own index."""
-    for index, sample in enumerate(pipeline.samples):
+    for index, sample in pipeline.numbered:
         name = pipeline.named(index)
         for field in ("input_ids", "attention_mask", "labels"):
             expect(
@@ -64,7 +64,7 @@ def sample_has_its_fields(pipeline: Pipeline) -> None:
 def sample_is_the_same_every_time(pipeline: Pipeline) -> None:
     """Making a sample twice gives the same bits."""
     assert pipeline.sample is not None
-    for index, first in enumerate(pipeline.samples):
+    for index, first in pipeline.numbered:
         again = pipeline.sample(index)
         for field in first:
             expect_equal(
@@ -79,7 +79,7 @@ def sample_is_the_same_every_time(pipeline: Pipeline) -> None:
 def sample_equals_the_processors_own(pipeline: Pipeline) -> None:
     """Token by token, a sample is the whole conversation through the checkpoint's own processor."""
     assert pipeline.records is not None
-    for index, sample in enumerate(pipeline.samples):
+    for index, sample in pipeline.numbered:
         expected = reference.rendered(pipeline, pipeline.records[index], pipeline.image_bytes)
         if pipeline.max_length is not None and len(expected["input_ids"]) > pipeline.max_length:
             continue
@@ -100,7 +100,7 @@ def sample_equals_the_processors_own(pipeline: Pipeline) -> None:
 def length_is_true(pipeline: Pipeline) -> None:
     """The length known up front is the length of the finished sample."""
     assert pipeline.length is not None
-    for index, sample in enumerate(pipeline.samples):
+    for index, sample in pipeline.numbered:
         came, true = pipeline.length(index), len(sample["input_ids"])
         visual = _count(sample["input_ids"], pipeline.visual_token_ids)
         if came == true:
@@ -119,7 +119,7 @@ def length_is_true(pipeline: Pipeline) -> None:
 @needs("sample", "visual_token_ids")
 def visual_tokens_match_the_images(pipeline: Pipeline) -> None:
     """A sample has as many visual tokens as its images have merged patches, and as many patches as its grids say."""
-    for index, sample in enumerate(pipeline.samples):
+    for index, sample in pipeline.numbered:
         expect_images_whole(pipeline, sample, f"sample {pipeline.named(index)}")
 
 
@@ -158,7 +158,7 @@ def expect_images_whole(pipeline: Pipeline, sample: Sample, name: str) -> None:
 def labels_are_the_answers(pipeline: Pipeline) -> None:
     """The labelled text is every assistant turn with its end token, and nothing else."""
     assert pipeline.records is not None
-    for index, sample in enumerate(pipeline.samples):
+    for index, sample in pipeline.numbered:
         expected = [turn.value for turn in pipeline.records[index].conversations if turn.role == "gpt"]
         if pipeline.max_length is None or len(sample["input_ids"]) < pipeline.max_length:
             _expect_answers(pipeline, sample, expected, pipeline.named(index))
@@ -177,7 +177,7 @@ def every_turn_is_labelled(pipeline: Pipeline) -> None:
 @needs("sample")
 def labels_copy_the_ids(pipeline: Pipeline) -> None:
     """A label is the id at its own place (the model shifts), never on a visual token, and every sample has one."""
-    for index, sample in enumerate(pipeline.samples):
+    for index, sample in pipeline.numbered:
         labels, ids, name = sample["labels"], sample["input_ids"], pipeline.named(index)
         places = (labels != pipeline.ignore_index).nonzero().flatten()
         expect(
@@ -353,7 +353,7 @@ def parts_survive_pickling(pipeline: Pipeline) -> None:
                 likely="a lambda, a local function or an open file; it works under fork and dies under spawn",
             ) from error  # fmt: skip
         if part == "sample":
-            for field, value in copy(0).items():
+            for field, value in copy(pipeline.indices[0]).items():
                 expect_equal(
                     value,
                     pipeline.samples[0][field],

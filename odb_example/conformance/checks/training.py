@@ -14,7 +14,7 @@ from odb_example.conformance.pipeline import Pipeline, TrainingRun
 
 def _run(pipeline: Pipeline) -> TrainingRun:
     assert pipeline.run is not None
-    return pipeline.once("run", pipeline.run)
+    return pipeline.once(("run",), ("run",), pipeline.run)
 
 
 @needs("run")
@@ -22,8 +22,9 @@ def run_trains_each_sample_once_an_epoch(pipeline: Pipeline) -> None:
     """Over the run each given sample is trained on once an epoch, and nothing else is."""
     run = _run(pipeline)
     counts = Counter(index for step in run.steps for index in step.samples)
-    for index in sorted(set(run.given) | set(counts)):
-        expected = run.epochs if index in set(run.given) else 0
+    given = set(run.given)
+    for index in sorted(given | set(counts), key=lambda index: (index in given, index)):
+        expected = run.epochs if index in given else 0
         expect_equal(
             counts[index],
             expected,
@@ -99,8 +100,8 @@ def learning_rate_follows_its_schedule(pipeline: Pipeline) -> None:
             claim=f"the learning rate rises again at step {number} of {len(rates)}",
             expected=f"at most {rates[number - 1]:.3g}",
             came=f"{rates[number]:.3g}",
-            likely="the schedule is as long as the steps but advances once a sample (cosine comes back up), or a resume "
-            "began it anew",
+            likely="the schedule is as long as the steps but advances once a sample (cosine comes back up), or a "
+            "resume began it anew",
         )
     expect(
         rates[-1] <= max(rates) * 0.15,

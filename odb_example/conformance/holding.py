@@ -1,0 +1,34 @@
+"""Checks as pytest tests: one a check, its failure in the check's own words, not applicable as a skip that says why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from odb_example.conformance.check import Check, NotApplicable
+from odb_example.conformance.expect import ConformanceError
+from odb_example.conformance.pipeline import Pipeline, load_pipeline
+
+
+@pytest.fixture(scope="session")
+def pipeline(pytestconfig: pytest.Config) -> Pipeline:
+    """The stack that ``--pipeline`` or ODB_PIPELINE names; this project's own without either."""
+    return load_pipeline(pytestconfig.getoption("--pipeline"))
+
+
+def parameters(checks: Iterable[Check]) -> list[object]:
+    """One parameter set a check, called like the check, so that deviations and ``-k`` know it by its name."""
+    return [
+        pytest.param(check, id=check.name, marks=[pytest.mark.ranks] if check.processes else []) for check in checks
+    ]
+
+
+def hold(check: Check, pipeline: Pipeline) -> None:
+    """Fail the running test where the check does not hold, skip it where it does not apply."""
+    try:
+        check(pipeline)
+    except NotApplicable as lack:
+        pytest.skip(f"not applicable: provide {lack}")
+    except ConformanceError as failure:
+        pytest.fail(str(failure), pytrace=False)

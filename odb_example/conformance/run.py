@@ -1,0 +1,136 @@
+"""Every check over a pipeline, in one table: what holds, what does not, and what to provide for the rest."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from odb_example.conformance.catalogue import CHECKS
+from odb_example.conformance.check import Check, NotApplicable
+from odb_example.conformance.expect import ConformanceError
+from odb_example.conformance.pipeline import Pipeline, load_pipeline
+from odb_example.errors import UserError
+
+Outcome = Literal["passed", "failed", "not applicable", "known deviation", "deviation is mended"]
+STYLES: dict[str, str] = {
+    "passed": "green", "failed": "bold red", "not applicable": "dim", "known deviation": "yellow",
+    "deviation is mended": "bold red",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of one check; ``words`` is the failure, or what to provide, or the deviation's reason."""
+
+    check: Check
+    outcome: Outcome
+    words: str
+    seconds: float
+
+    @property
+    def bad(self) -> bool:
+        return self.outcome in ("failed", "deviation is mended")
+
+
+def run_checks(pipeline: Pipeline, checks: Sequence[Check] = CHECKS) -> Iterator[Result]:
+    """Run ``checks`` one after the other; a check that crashes has failed."""
+    for check in checks:
+        started = time.perf_counter()
+        outcome, words = _attempt(check, pipeline)
+        yield Result(check, outcome, words, time.perf_counter() - started)
+
+
+def _attempt(check: Check, pipeline: Pipeline) -> tuple[Outcome, str]:
+    try:
+        check(pipeline)
+    except NotApplicable as lack:
+        return "not applicable", f"provide {lack}"
+    except ConformanceError as failure:
+        return "failed", str(failure)
+    except Exception as error:  # noqa: BLE001 - the code under test is anybody's; its crash is this check's result
+        return "failed", crash_words(error)
+    return "passed", ""
+
+
+def crash_words(error: BaseException) -> str:
+    """A crash of the stack under test in three lines: what, where, and what it likely means."""
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (
+        f"the stack under test crashes: {type(error).__name__}: {error}\n"
+        f"  at        {Path(last.filename).name}, line {last.lineno}, in {last.name}\n"
+        "likely: a part does not take what its description in docs/conformance.md says"
+    )
+
+
+def with_deviations(results: Sequence[Result], deviations: dict[str, str]) -> list[Result]:
+    """Results under a file of known deviations: reasons by check. A deviation that passes is a failure of its own.
+
+    Raises:
+        UserError: a line names no check.
+    """
+    unknown = sorted(set(deviations) - {result.check.name for result in results})
+    if unknown:
+        raise UserError(f"deviations file: no check is called {unknown[0]}", "run `check` to see the names")
+    return [_under(result, deviations.get(result.check.name)) for result in results]
+
+
+def _under(result: Result, reason: str | None) -> Result:
+    if reason is None:
+        return result
+    if result.outcome == "failed":
+        return Result(result.check, "known deviation", reason, result.seconds)
+    words = (
+        f"{result.check.name} is listed as a known deviation ({reason}) and is now {result.outcome}; remove its line"
+    )
+    return Result(result.check, "deviation is mended", words, result.seconds)
+
+
+def check_pipeline(spec: str | None = None, deviations: Path | None = None) -> int:
+    """The `check` command: every check over the pipeline that ``spec`` builds, as a table; 1 if any fails.
+
+    Args:
+        spec: ``package.module:build``; this project's own stack for None.
+        deviations: file of known deviations, a check and its reason a line.
+
+    Raises:
+        UserError: no such pipeline or file, or a pipeline to which no check applies.
+    """
+    from odb_example.testing.deviations import read
+
+    known = {line.name: line.reason for line in read(deviations)} if deviations else {}
+    pipeline = load_pipeline(spec)
+    results = with_deviations(list(run_checks(pipeline)), known)
+    if all(result.outcome == "not applicable" for result in results):
+        raise UserError(f"no check applies to {pipeline.name}: it has none of the parts", "see docs/conformance.md")
+    show(results, pipeline.name, Console())
+    return 1 if any(result.bad for result in results) else 0
+
+
+def show(results: Sequence[Result], name: str, console: Console) -> None:
+    """Print the table, then each failure in full, then the counts."""
+    table = Table(title=f"Conformance of {name}", title_justify="left", show_edge=False, pad_edge=False)
+    for column in ("part", "check", "result"):
+        table.add_column(column, no_wrap=True)
+    table.add_column("claim, or what to provide")
+    group = ""
+    for result in results:
+        words = result.words if result.outcome in ("not applicable", "known deviation") else result.check.claim
+        part = result.check.group if result.check.group != group else ""
+        group = result.check.group
+        style = STYLES[result.outcome]
+        table.add_row(part, result.check.name, f"[{style}]{result.outcome}[/]", words)
+    console.print(table)
+    for result in results:
+        if result.bad:
+            console.print(f"\n[bold red]{result.check.group}: {result.check.name}[/]")
+            console.print(result.words, markup=False, highlight=False, soft_wrap=True)
+    counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in STYLES}
+    line = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
+    console.print(f"\n{line}; {sum(result.seconds for result in results):.1f} s")
