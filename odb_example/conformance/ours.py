@@ -170,7 +170,7 @@ def loader(kind: str, *, rank: int, world_size: int, samples: Any = None) -> Ite
     """Our loader of ``kind`` over all samples, or over others; ODB applied where it is ODB's."""
     made = build_loader(
         kind,  # type: ignore[arg-type]
-        samples or held_samples(),
+        samples if samples is not None else held_samples(),  # type: ignore[arg-type]
         stack().collate,
         rank=rank,
         world_size=world_size,
@@ -353,7 +353,8 @@ def audit(files: BenchmarkFiles) -> list[str]:
         write_json(folder / RESULTS, files.results)
         write_json_lines(folder / PREDICTIONS, files.predictions)
         write_json_lines(folder / EXCLUDED, files.excluded)
-        write_json(folder / AUDIT, files.score_audit)
+        if files.score_audit:
+            write_json(folder / AUDIT, files.score_audit)
         return [str(finding) for finding in audit_run(folder).findings]
 
 

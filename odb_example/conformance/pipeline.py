@@ -225,6 +225,15 @@ class Pipeline:
         assert self.sample is not None
         return tuple(self.sample(index) for index in self.indices)
 
+    def batch(self, samples: Sequence[Sample]) -> Batch:
+        """The padded batch of copies of ``samples``: a collator that writes into them spoils no other check."""
+        assert self.collate is not None
+        copies = [
+            {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in sample.items()}
+            for sample in samples
+        ]
+        return self.collate(copies)
+
     @property
     def numbered(self) -> Iterable[tuple[int, Sample]]:
         """`samples` with their indices."""
@@ -266,6 +275,11 @@ class Pipeline:
     @property
     def tokenizer(self) -> Any:
         return getattr(self.processor, "tokenizer", self.processor)
+
+    def part(self, name: str) -> Any:
+        """A part that is there."""
+        assert self.has(name), name
+        return getattr(self, name)
 
     def has(self, part: str) -> bool:
         """Whether ``part`` was given."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from odb_example.conformance.check import needs
@@ -177,8 +178,10 @@ def audit_finds_edits(pipeline: Pipeline) -> None:
     """An audit finds every edit of the files, and says which row or field it is in."""
     assert pipeline.audit is not None
     files = _files(pipeline)
+    # Without the digests an audit may say that they are missing; that is no finding about the edit.
+    bare = set(pipeline.audit(replace(files, score_audit={})))
     for words, mention, edited in _edits(files, with_digests=bool(files.score_audit)):
-        findings = "\n".join(pipeline.audit(edited))
+        findings = "\n".join(finding for finding in pipeline.audit(edited) if finding not in bare)
         expect(
             bool(findings),
             claim=f"the audit misses {words}",
@@ -201,7 +204,7 @@ def _edits(files: BenchmarkFiles, *, with_digests: bool) -> Iterator[tuple[str, 
     wrong = next((number for number, row in enumerate(rows) if not row["correct"]), 0)
     name = [row["sample_id"] for row in rows]
 
-    def with_rows(change: Callable[[Rows], None], *, digests: bool = False) -> BenchmarkFiles:
+    def with_rows(change: Callable[[Rows], object], *, digests: bool = False) -> BenchmarkFiles:
         edited: Rows = copy.deepcopy([dict(row) for row in rows])
         change(edited)
         return BenchmarkFiles(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 
@@ -19,7 +17,7 @@ def collator_only_pads(pipeline: Pipeline) -> None:
     """Un-padding a batch gives every sample back, bit for bit."""
     for rows in _groups(pipeline):
         samples = [pipeline.samples[row] for row in rows]
-        batch = _batch(pipeline, samples)
+        batch = pipeline.batch(samples)
         for row, index in enumerate(pipeline.indices[row] for row in rows):
             for field, sample_value in samples[row].items():
                 if field in SEQUENCE_FIELDS:
@@ -36,7 +34,7 @@ def collator_keeps_images_with_their_rows(pipeline: Pipeline) -> None:
     """Pixels, grids and indices of a batch are those of its rows, one after the other."""
     for rows in _groups(pipeline):
         samples = [pipeline.samples[row] for row in rows]
-        batch = _batch(pipeline, samples)
+        batch = pipeline.batch(samples)
         for field in ("pixel_values", "image_grid_thw", "sample_index"):
             parts = [sample[field] for sample in samples if field in sample]
             if not parts:
@@ -50,7 +48,7 @@ def collator_keeps_images_with_their_rows(pipeline: Pipeline) -> None:
             expect_equal(
                 batch[field],
                 torch.cat(parts),
-                claim=f"`{field}` of a batch of {[pipeline.named(pipeline.indices[row]) for row in rows]} is not that of its rows",
+                claim=f"`{field}` of a batch of {len(rows)} rows is not that of its rows in order",
                 likely="images are collected in another order than the rows, or one is left out: the model then reads "
                 "another row's picture",
             )
@@ -61,7 +59,7 @@ def padding_is_what_it_should_be(pipeline: Pipeline) -> None:
     """Padding stands on the stated side with pad id, attention 0 and no label, up to the longest row and no further."""
     for rows in _groups(pipeline):
         samples = [pipeline.samples[row] for row in rows]
-        batch = _batch(pipeline, samples)
+        batch = pipeline.batch(samples)
         longest = max(len(sample["input_ids"]) for sample in samples)
         width = batch["input_ids"].shape[1]
         expect_equal(
@@ -118,7 +116,7 @@ def padding_is_known_by_place(pipeline: Pipeline) -> None:
         ids, labels = sample["input_ids"].clone(), sample["labels"].clone()
         ids[place] = labels[place] = pipeline.pad_id
         odd = {**sample, "input_ids": ids, "labels": labels}
-        batch = _batch(pipeline, [odd, longest])
+        batch = pipeline.batch([odd, longest])
         for field in ("input_ids", "labels", "attention_mask"):
             expect_equal(
                 unpad(batch, 0, field, len(ids), pipeline.padding_side),
@@ -155,7 +153,7 @@ def collator_leaves_samples_alone(pipeline: Pipeline) -> None:
 @needs("sample", "collate")
 def batch_is_a_plain_dict(pipeline: Pipeline) -> None:
     """A batch is a dict and no subclass: ODB writes its step data only into those."""
-    batch = _batch(pipeline, pipeline.samples[:2])
+    batch = pipeline.batch(pipeline.samples[:2])
     expect(
         type(batch) is dict,
         claim=f"the collator gives a {type(batch).__name__}",
@@ -168,7 +166,7 @@ def batch_is_a_plain_dict(pipeline: Pipeline) -> None:
 def collator_carries_odb_keys(pipeline: Pipeline) -> None:
     """What ODB writes into the samples of a group arrives in the batch."""
     samples = [{**sample, **dict.fromkeys(ODB_KEYS, 17)} for sample in pipeline.samples[:3]]
-    batch = _batch(pipeline, samples)  # type: ignore[arg-type]
+    batch = pipeline.batch(samples)  # type: ignore[arg-type]
     for key in ODB_KEYS:
         expect(
             key in batch or "odb_step_info" in batch,
@@ -190,11 +188,6 @@ def unpad(batch: Batch, row: int, field: str, length: int, side: str) -> torch.T
     """A row of a padded batch without its padding: shape (length,)."""
     value: torch.Tensor = batch[field][row]
     return value[:length] if side == "right" else value[len(value) - length :]
-
-
-def _batch(pipeline: Pipeline, samples: Sequence[Sample]) -> Batch:
-    assert pipeline.collate is not None
-    return pipeline.collate([dict(sample) for sample in samples])
 
 
 def _groups(pipeline: Pipeline) -> list[list[int]]:

@@ -46,7 +46,7 @@ def scores_are_those_of_the_protocol(pipeline: Pipeline) -> None:
                     float(truth[one]),
                     absolute=TOLERANCE,
                     claim=f"the score of {letter} in item {number} is not the protocol's",
-                    likely=_score_cause(pipeline, item, letter, came),
+                    likely=_score_cause(pipeline, item, letter, came[letter]),
                 )
         missing = sorted(set(reference.LETTERS[: len(item.options)]) - set(came))
         expect(
@@ -158,10 +158,8 @@ def _scored(pipeline: Pipeline, asked: Sequence[Choice]) -> Sequence[Scored]:
     return scored
 
 
-def _score_cause(pipeline: Pipeline, item: Choice, letter: str, came: dict[str, float] | object) -> str:
+def _score_cause(pipeline: Pipeline, item: Choice, letter: str, value: float) -> str:
     """Compare with what the usual mistakes yield for this item."""
-    assert isinstance(came, dict) or hasattr(came, "__getitem__")
-    value = float(came[letter])  # type: ignore[index]
     inputs = reference.choice_inputs(pipeline, item)
     truth = reference.next_token_scores(pipeline, inputs)
     plain, spaced = reference.letter_ids(pipeline), reference.letter_ids(pipeline, leading=" ")

@@ -126,7 +126,7 @@ def odb_gives_every_sample_once(pipeline: Pipeline) -> None:
     """ODB's epoch on one rank: each sample once, the budget kept, rows and counts true, nothing left behind."""
     before = _children()
     for kind in pipeline.process_kinds:
-        batches = [_plain(batch) for batch in _read(pipeline, kind, 1)[0]]
+        batches: list[Batch] = [_plain(batch) for batch in _read(pipeline, kind, 1)[0]]
         _expect_whole(pipeline, [batches], kind)
     _expect_length()
     left = _children() - before

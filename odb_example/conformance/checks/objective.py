@@ -9,7 +9,7 @@ import torch
 from odb_example.conformance import reference
 from odb_example.conformance.check import needs
 from odb_example.conformance.expect import expect, expect_close, nearest_cause
-from odb_example.conformance.pipeline import BESIDE_FIELDS, Batch, Pipeline, Sample, StepTotals
+from odb_example.conformance.pipeline import BESIDE_FIELDS, Pipeline, Sample, StepTotals
 
 Parting = tuple[int, list[list[int]]]  # world size, and the batches of a step as positions in `_chosen`
 
@@ -18,7 +18,7 @@ Parting = tuple[int, list[list[int]]]  # world size, and the batches of a step a
 def padding_changes_no_loss(pipeline: Pipeline) -> None:
     """The loss of a row in a padded batch is the loss of its sample alone."""
     samples = _chosen(pipeline)
-    batch = _collated(pipeline, samples)
+    batch = pipeline.batch(samples)
     with torch.no_grad():
         inputs = {name: value for name, value in batch.items() if name not in BESIDE_FIELDS}
         logits = pipeline.network(**inputs).logits.float()
@@ -92,7 +92,7 @@ def rows_without_labels_weigh_nothing(pipeline: Pipeline) -> None:
     samples = _chosen(pipeline)[:3]
     blank = [{**sample, "labels": torch.full_like(sample["labels"], pipeline.ignore_index)} for sample in samples]
     totals = _totals(pipeline, samples, batches=2, world=1)
-    share = pipeline.loss(pipeline.network, _collated(pipeline, blank), totals)
+    share = pipeline.loss(pipeline.network, pipeline.batch(blank), totals)
     expect(
         bool(share == 0),
         claim="a batch without labels has a loss of its own",
@@ -198,9 +198,7 @@ def _partings(count: int) -> list[Parting]:
 def _shares(pipeline: Pipeline, samples: Sequence[Sample], world: int, parts: list[list[int]]) -> list[torch.Tensor]:
     assert pipeline.loss is not None
     totals = _totals(pipeline, [samples[at] for part in parts for at in part], batches=len(parts), world=world)
-    return [
-        pipeline.loss(pipeline.network, _collated(pipeline, [samples[at] for at in part]), totals) for part in parts
-    ]
+    return [pipeline.loss(pipeline.network, pipeline.batch([samples[at] for at in part]), totals) for part in parts]
 
 
 def _totals(pipeline: Pipeline, samples: Sequence[Sample], *, batches: int, world: int) -> StepTotals:
@@ -212,11 +210,6 @@ def _totals(pipeline: Pipeline, samples: Sequence[Sample], *, batches: int, worl
         batches=batches,
         world_size=world,
     )
-
-
-def _collated(pipeline: Pipeline, samples: Sequence[Sample]) -> Batch:
-    assert pipeline.collate is not None
-    return pipeline.collate([dict(sample) for sample in samples])
 
 
 def _mean(losses: Sequence[torch.Tensor], objective: str) -> float:

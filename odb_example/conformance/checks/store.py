@@ -33,7 +33,7 @@ def written(pipeline: Pipeline, records: tuple[Record, ...] = AWKWARD_RECORDS) -
 def store_gives_records_back(pipeline: Pipeline) -> None:
     """A record is read back as it was written, whatever its text, turns and images."""
     with written(pipeline) as path:
-        store = pipeline.open_store(path)
+        store = _open(pipeline, path)
         expect_equal(
             len(store),
             len(AWKWARD_RECORDS),
@@ -68,7 +68,7 @@ def store_gives_records_back(pipeline: Pipeline) -> None:
 def store_keeps_images_bit_for_bit(pipeline: Pipeline) -> None:
     """The bytes of an image come back as they were."""
     with written(pipeline) as path:
-        store = pipeline.open_store(path)
+        store = _open(pipeline, path)
         wrote = AWKWARD_RECORDS[1].images
         came = [store.image_bytes(name) for name in store[1].images]
         expected = [PICTURES[name] for name in wrote]
@@ -89,7 +89,7 @@ def store_reads_anywhere(pipeline: Pipeline) -> None:
     """Reading at random gives what reading in order gives, and past the end is an error."""
     records = tuple(record(f"question {number}", "x" * (number % 7), name=f"r{number}") for number in range(40))
     with written(pipeline, records) as path:
-        store = pipeline.open_store(path)
+        store = _open(pipeline, path)
         for index in np.random.default_rng(0).permutation(len(records)).tolist():
             expect_equal(
                 store[index].id,
@@ -115,7 +115,7 @@ def store_reads_anywhere(pipeline: Pipeline) -> None:
 def store_travels_to_workers(pipeline: Pipeline) -> None:
     """A pickled store reads the same: loader processes under spawn get it that way."""
     with written(pipeline) as path:
-        store = pipeline.open_store(path)
+        store = _open(pipeline, path)
         expect_equal(
             _pickled(store)[3].id,
             AWKWARD_RECORDS[3].id,
@@ -175,7 +175,7 @@ def store_stays_in_its_folder(pipeline: Pipeline) -> None:
             _forget_index(path)
             expect_refused(
                 lambda path=path: [  # type: ignore[misc]
-                    store.image_bytes(name) for store in [pipeline.open_store(path)] for name in store[0].images
+                    store.image_bytes(name) for store in [_open(pipeline, path)] for name in store[0].images
                 ],
                 claim=f"the image path {outside} is followed out of the store",
                 likely="paths of a downloaded store are joined unchecked; any file of the machine can enter training",
@@ -239,9 +239,13 @@ def _pickled(value: Any) -> Any:
         )
 
 
-def _read_all(pipeline: Pipeline, path: Path) -> list[Record]:
+def _open(pipeline: Pipeline, path: Path) -> Any:
     assert pipeline.open_store is not None
-    store = pipeline.open_store(path)
+    return pipeline.open_store(path)
+
+
+def _read_all(pipeline: Pipeline, path: Path) -> list[Record]:
+    store = _open(pipeline, path)
     return [store[index] for index in range(len(store))]
 
 

@@ -17,7 +17,7 @@ Audit = Callable[[BenchmarkFiles], Sequence[str]]
 
 
 def _changed(pipeline: Pipeline, change: Change) -> Pipeline:
-    return replace(pipeline, benchmark=partial(_then, pipeline.benchmark, change))
+    return replace(pipeline, benchmark=partial(_then, pipeline.part("benchmark"), change))
 
 
 def _then(benchmark: Callable[[], BenchmarkFiles], change: Change) -> BenchmarkFiles:
@@ -176,7 +176,7 @@ def _trusting(files: BenchmarkFiles) -> list[str]:
 @fault(caught_by="audit_finds_edits", mentions="does not say where")
 def audit_names_no_row(pipeline: Pipeline) -> Pipeline:
     """The audit says that something differs, and not where."""
-    return replace(pipeline, audit=partial(_nameless, pipeline.audit))
+    return replace(pipeline, audit=partial(_nameless, pipeline.part("audit")))
 
 
 def _nameless(audit: Audit, files: BenchmarkFiles) -> list[str]:
@@ -186,7 +186,7 @@ def _nameless(audit: Audit, files: BenchmarkFiles) -> list[str]:
 @fault(caught_by="audit_finds_edits", mentions="a row that stands twice")
 def audit_does_not_look_for_repeats(pipeline: Pipeline) -> Pipeline:
     """The audit reads rows into a dict by their id, so a repeated one is never seen."""
-    return replace(pipeline, audit=partial(_by_id, pipeline.audit))
+    return replace(pipeline, audit=partial(_by_id, pipeline.part("audit")))
 
 
 def _by_id(audit: Audit, files: BenchmarkFiles) -> Sequence[str]:
@@ -197,7 +197,7 @@ def _by_id(audit: Audit, files: BenchmarkFiles) -> Sequence[str]:
 @fault(caught_by="audit_finds_edits", mentions="everything still adds up")
 def audit_checks_no_digest(pipeline: Pipeline) -> Pipeline:
     """The audit recomputes figures only: a score edited with care passes."""
-    return replace(pipeline, audit=partial(_without_digests, pipeline.audit))
+    return replace(pipeline, audit=partial(_without_digests, pipeline.part("audit")))
 
 
 def _without_digests(audit: Audit, files: BenchmarkFiles) -> Sequence[str]:
@@ -207,7 +207,7 @@ def _without_digests(audit: Audit, files: BenchmarkFiles) -> Sequence[str]:
 @fault(caught_by="audit_passes_a_sound_run", mentions="alarms without cause")
 def audit_cries_wolf(pipeline: Pipeline) -> Pipeline:
     """The audit complains about every run of fewer than 900 rows."""
-    return replace(pipeline, audit=partial(_wolf, pipeline.audit))
+    return replace(pipeline, audit=partial(_wolf, pipeline.part("audit")))
 
 
 def _wolf(audit: Audit, files: BenchmarkFiles) -> list[str]:

@@ -24,7 +24,7 @@ def then(collate: Any, change: Callable[[dict[str, Any]], Batch], samples: Seque
 
 
 def _changed(pipeline: Pipeline, change: Callable[[dict[str, Any]], Batch]) -> Pipeline:
-    return replace(pipeline, collate=partial(then, pipeline.collate, change))
+    return replace(pipeline, collate=partial(then, pipeline.part("collate"), change))
 
 
 @fault(caught_by="collator_only_pads", mentions="masked in the collator")
@@ -32,7 +32,7 @@ def labels_are_masked_in_the_collator(pipeline: Pipeline) -> Pipeline:
     """Samples are labelled on visual tokens, the collator masks them: the public example's own way."""
     visual = pipeline.visual_token_ids[0]
     labelled = changed(pipeline, partial(label_visual_tokens, visual))
-    return replace(labelled, collate=partial(then, pipeline.collate, partial(_mask_visual, visual)))
+    return replace(labelled, collate=partial(then, pipeline.part("collate"), partial(_mask_visual, visual)))
 
 
 def _mask_visual(visual: int, batch: dict[str, Any]) -> Batch:
@@ -48,7 +48,7 @@ def padding_on_the_wrong_side(pipeline: Pipeline) -> Pipeline:
 @fault(caught_by="padding_is_known_by_place", mentions="recognised by its id")
 def padding_is_known_by_its_id(pipeline: Pipeline) -> Pipeline:
     """Labels are masked where the id is the pad id: with pad = eos, answers lose their end."""
-    return _changed(pipeline, partial(_mask_pad_id, pipeline.pad_id))
+    return _changed(pipeline, partial(_mask_pad_id, pipeline.part("pad_id")))
 
 
 def _mask_pad_id(pad: int, batch: dict[str, Any]) -> Batch:
@@ -58,7 +58,7 @@ def _mask_pad_id(pad: int, batch: dict[str, Any]) -> Batch:
 @fault(caught_by="padding_is_known_by_place", mentions="`attention_mask`")
 def attention_is_made_from_ids(pipeline: Pipeline) -> Pipeline:
     """The attention mask is `input_ids != pad_id`: a real end token that doubles as padding is not attended."""
-    return _changed(pipeline, partial(_attend_ids, pipeline.pad_id))
+    return _changed(pipeline, partial(_attend_ids, pipeline.part("pad_id")))
 
 
 def _attend_ids(pad: int, batch: dict[str, Any]) -> Batch:
@@ -90,7 +90,7 @@ def padded_with_the_end_token(pipeline: Pipeline) -> Pipeline:
 @fault(caught_by="padding_is_what_it_should_be", mentions="rounded up to a multiple")
 def width_is_rounded_up(pipeline: Pipeline) -> Pipeline:
     """Batches are padded to a multiple of 64, which no budget has counted."""
-    return _changed(pipeline, partial(_widen, pipeline.pad_id))
+    return _changed(pipeline, partial(_widen, pipeline.part("pad_id")))
 
 
 def _widen(pad: int, batch: dict[str, Any]) -> Batch:
@@ -178,7 +178,7 @@ def _short_labels(batch: dict[str, Any]) -> Batch:
 @fault(caught_by="collator_only_pads", mentions="`input_ids` of sample")
 def rows_are_sorted_by_length(pipeline: Pipeline) -> Pipeline:
     """Rows are sorted by length within the batch, what stands beside them is not."""
-    return replace(pipeline, collate=partial(_sorted_rows, pipeline.collate))
+    return replace(pipeline, collate=partial(_sorted_rows, pipeline.part("collate")))
 
 
 def _sorted_rows(collate: Any, samples: Sequence[Sample]) -> Batch:
@@ -191,7 +191,7 @@ def _sorted_rows(collate: Any, samples: Sequence[Sample]) -> Batch:
 @fault(caught_by="collator_leaves_samples_alone", mentions="in place")
 def samples_are_written_into(pipeline: Pipeline) -> Pipeline:
     """The collator masks a label in the sample's own tensor: cached items differ from the second epoch on."""
-    return replace(pipeline, collate=partial(_mask_in_place, pipeline.collate))
+    return replace(pipeline, collate=partial(_mask_in_place, pipeline.part("collate")))
 
 
 def _mask_in_place(collate: Any, samples: Sequence[Sample]) -> Batch:

@@ -86,7 +86,7 @@ def _normalised(pipeline: Pipeline, item: Choice) -> dict[str, float]:
 @fault(caught_by="scores_are_those_of_the_protocol", mentions="images come in another order")
 def images_of_an_item_are_reversed(pipeline: Pipeline) -> Pipeline:
     """The images of an item enter the prompt in reverse order."""
-    return replace(pipeline, score=partial(_reversed_images, pipeline.score))
+    return replace(pipeline, score=partial(_reversed_images, pipeline.part("score")))
 
 
 def _reversed_images(score: Score, items: Sequence[Choice]) -> Sequence[Scored]:
@@ -134,7 +134,7 @@ def _right_padded(pipeline: Pipeline, items: Sequence[Choice]) -> list[Scored]:
 @fault(caught_by="scores_do_not_depend_on_company", mentions="put back into the order")
 def scores_stay_sorted_by_length(pipeline: Pipeline) -> Pipeline:
     """Items are scored in order of length and not put back."""
-    return replace(pipeline, score=partial(_sorted_scores, pipeline.score))
+    return replace(pipeline, score=partial(_sorted_scores, pipeline.part("score")))
 
 
 def _sorted_scores(score: Score, items: Sequence[Choice]) -> Sequence[Scored]:
@@ -144,7 +144,7 @@ def _sorted_scores(score: Score, items: Sequence[Choice]) -> Sequence[Scored]:
 @fault(caught_by="prediction_is_the_best_valid_letter", mentions="without an option")
 def letters_without_option_take_part(pipeline: Pipeline) -> Pipeline:
     """The prediction is the best of A-H, whatever the number of options."""
-    return replace(pipeline, score=partial(_any_letter, pipeline.score))
+    return replace(pipeline, score=partial(_any_letter, pipeline.part("score")))
 
 
 def _any_letter(score: Score, items: Sequence[Choice]) -> Sequence[Scored]:
@@ -154,7 +154,7 @@ def _any_letter(score: Score, items: Sequence[Choice]) -> Sequence[Scored]:
 @fault(caught_by="prediction_is_the_best_valid_letter", mentions="its scores say")
 def prediction_is_the_worst_letter(pipeline: Pipeline) -> Pipeline:
     """The letter with the highest negative log-probability is taken: a sign."""
-    return replace(pipeline, score=partial(_worst_letter, pipeline.score))
+    return replace(pipeline, score=partial(_worst_letter, pipeline.part("score")))
 
 
 def _worst_letter(score: Score, items: Sequence[Choice]) -> Sequence[Scored]:

@@ -42,7 +42,7 @@ class Wrapped:
 
 
 def _wrapped(pipeline: Pipeline, kind: type[Wrapped]) -> Pipeline:
-    return replace(pipeline, loader=partial(_make, pipeline.loader, kind))
+    return replace(pipeline, loader=partial(_make, pipeline.part("loader"), kind))
 
 
 def _make(loader: Any, wrap: type[Wrapped], kind: str, *, rank: int, world_size: int) -> Wrapped:
@@ -87,7 +87,7 @@ def sampler_pads_with_repeats(pipeline: Pipeline) -> Pipeline:
 
 def _distributed_loader(kind: str, *, rank: int, world_size: int) -> Any:
     held: Any = ours.held_samples()
-    sampler = DistributedSampler(held, num_replicas=world_size, rank=rank, seed=0)
+    sampler: Any = DistributedSampler(held, num_replicas=world_size, rank=rank, seed=0)
     loader: Any = DataLoader(held, batch_size=3, sampler=sampler, collate_fn=ours.stack().collate)
     loader.set_epoch = sampler.set_epoch
     return loader
@@ -96,7 +96,7 @@ def _distributed_loader(kind: str, *, rank: int, world_size: int) -> Any:
 @fault(caught_by="ranks_take_equal_steps", mentions="hangs in its next collective")
 def ranks_are_out_of_step(pipeline: Pipeline) -> Pipeline:
     """The first rank's last batch is parted in two."""
-    return replace(pipeline, loader=partial(_uneven, pipeline.loader))
+    return replace(pipeline, loader=partial(_uneven, pipeline.part("loader")))
 
 
 def _uneven(loader: Any, kind: str, *, rank: int, world_size: int) -> Any:

@@ -36,7 +36,7 @@ def _batch_mean(model: Model, batch: Batch) -> torch.Tensor:
 @fault(caught_by="loss_is_the_stated_mean", mentions="multiplied by the world size")
 def loss_times_world_size(pipeline: Pipeline) -> Pipeline:
     """The loss is multiplied by the world size: the public example's standard baseline."""
-    return _with(pipeline, partial(_times_world, pipeline.loss))
+    return _with(pipeline, partial(_times_world, pipeline.part("loss")))
 
 
 def _times_world(loss: Any, model: Model, batch: Batch, totals: StepTotals) -> torch.Tensor:
@@ -98,7 +98,7 @@ def _sample_mean(model: Model, batch: Batch, totals: StepTotals) -> torch.Tensor
 @fault(caught_by="loss_is_the_stated_mean", mentions="on top of the step's total")
 def divided_by_accumulation_again(pipeline: Pipeline) -> Pipeline:
     """The loss is divided by the number of batches on top of the step's total."""
-    return _with(pipeline, partial(_divided_again, pipeline.loss))
+    return _with(pipeline, partial(_divided_again, pipeline.part("loss")))
 
 
 def _divided_again(loss: Any, model: Model, batch: Batch, totals: StepTotals) -> torch.Tensor:
@@ -118,7 +118,7 @@ def _over_all_tokens(model: Model, batch: Batch, totals: StepTotals) -> torch.Te
 @fault(caught_by="loss_is_the_stated_mean", mentions=("1.00%", "not their share"))
 def weights_are_one_per_cent_off(pipeline: Pipeline) -> Pipeline:
     """Every batch weighs 1% too much."""
-    return _with(pipeline, partial(_one_per_cent, pipeline.loss))
+    return _with(pipeline, partial(_one_per_cent, pipeline.part("loss")))
 
 
 def _one_per_cent(loss: Any, model: Model, batch: Batch, totals: StepTotals) -> torch.Tensor:
@@ -168,7 +168,7 @@ def _smoothed(model: Model, batch: Batch, totals: StepTotals) -> torch.Tensor:
 @fault(caught_by="gradient_is_that_of_the_mean", mentions="scaled by 1.01")
 def gradient_is_one_per_cent_off(pipeline: Pipeline) -> Pipeline:
     """The loss that is reported is right, the one that is differentiated is 1% larger."""
-    return _with(pipeline, partial(_scaled_gradient, pipeline.loss))
+    return _with(pipeline, partial(_scaled_gradient, pipeline.part("loss")))
 
 
 def _scaled_gradient(loss: Any, model: Model, batch: Batch, totals: StepTotals) -> torch.Tensor:
@@ -179,7 +179,7 @@ def _scaled_gradient(loss: Any, model: Model, batch: Batch, totals: StepTotals) 
 @fault(caught_by="gradient_is_that_of_the_mean", mentions="cut off")
 def single_rows_have_no_gradient(pipeline: Pipeline) -> Pipeline:
     """A batch of one row is detached: its loss is reported, and nothing learns from it."""
-    return _with(pipeline, partial(_detached, pipeline.loss))
+    return _with(pipeline, partial(_detached, pipeline.part("loss")))
 
 
 def _detached(loss: Any, model: Model, batch: Batch, totals: StepTotals) -> torch.Tensor:

@@ -22,6 +22,7 @@ from odb_example.data.samples import SampleError, SampleMaker
 from odb_example.models.loading import load_processor
 
 IGNORED = -100
+TYPES = ("mm_token_type_ids",)
 Change = Callable[[Sample], Sample]
 
 
@@ -34,8 +35,8 @@ def changed(pipeline: Pipeline, change: Change) -> Pipeline:
     """A pipeline whose samples are ``change``d, from the store and from probes alike."""
     return replace(
         pipeline,
-        sample=partial(then, pipeline.sample, change),
-        finish=partial(then, pipeline.finish, change),
+        sample=partial(then, pipeline.part("sample"), change),
+        finish=partial(then, pipeline.part("finish"), change),
     )
 
 
@@ -66,7 +67,7 @@ def _without_one(visual: int, sample: Sample) -> Sample:
 def one_visual_token_too_many(pipeline: Pipeline) -> Pipeline:
     """Images are expanded to one visual token more than the model has features, and lengths agree with that."""
     more = changed(pipeline, partial(_with_one_more, pipeline.visual_token_ids[0]))
-    return replace(more, length=partial(_length_of, more.sample))
+    return replace(more, length=partial(_length_of, more.part("sample")))
 
 
 def _with_one_more(visual: int, sample: Sample) -> Sample:
@@ -213,7 +214,7 @@ def _int32(sample: Sample) -> Sample:
 @fault(caught_by="sample_has_its_fields", mentions="another index")
 def index_is_one_off(pipeline: Pipeline) -> Pipeline:
     """Samples carry the index of their neighbour."""
-    return replace(pipeline, sample=partial(then, pipeline.sample, _next_index))
+    return replace(pipeline, sample=partial(then, pipeline.part("sample"), _next_index))
 
 
 def _next_index(sample: Sample) -> Sample:
@@ -226,7 +227,7 @@ def system_prompt_is_added(pipeline: Pipeline) -> Pipeline:
     text = "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n"
     prefix = torch.tensor(pipeline.tokenizer.encode(text, add_special_tokens=False))
     more = changed(pipeline, partial(_prefixed, prefix))
-    return replace(more, length=partial(_length_of, more.sample))
+    return replace(more, length=partial(_length_of, more.part("sample")))
 
 
 def _prefixed(prefix: torch.Tensor, sample: Sample) -> Sample:
@@ -272,7 +273,7 @@ def _swap_pixels(sample: Sample) -> Sample:
 @fault(caught_by="length_is_true", mentions="visual tokens are left out")
 def length_before_expansion(pipeline: Pipeline) -> Pipeline:
     """Lengths count one token an image."""
-    return replace(pipeline, length=partial(_text_length, pipeline.sample, pipeline.visual_token_ids[0]))
+    return replace(pipeline, length=partial(_text_length, pipeline.part("sample"), pipeline.visual_token_ids[0]))
 
 
 def _text_length(make: Callable[[int], Sample], visual: int, index: int) -> int:
@@ -284,7 +285,7 @@ def _text_length(make: Callable[[int], Sample], visual: int, index: int) -> int:
 @fault(caught_by="length_is_true", mentions="not the length of sample")
 def length_off_for_two_images(pipeline: Pipeline) -> Pipeline:
     """Lengths forget the markers around every image but the first."""
-    return replace(pipeline, length=partial(_short_length, pipeline.sample))
+    return replace(pipeline, length=partial(_short_length, pipeline.part("sample")))
 
 
 def _short_length(make: Callable[[int], Sample], index: int) -> int:
@@ -310,13 +311,13 @@ def _uncapped() -> SampleMaker:
 @fault(caught_by="truncation_is_whole", mentions="kept its full length")
 def token_types_are_not_truncated(pipeline: Pipeline) -> Pipeline:
     """`mm_token_type_ids` keeps its length where ids and labels are cut."""
-    return replace(pipeline, finish=partial(_finish_cut, _uncapped(), pipeline.max_length, ("mm_token_type_ids",)))
+    return replace(pipeline, finish=partial(_finish_cut, _uncapped(), pipeline.part("max_length"), TYPES))
 
 
 @fault(caught_by="truncation_is_whole", mentions="visual span was cut")
 def cap_cuts_through_an_image(pipeline: Pipeline) -> Pipeline:
     """The length cap cuts wherever it falls, through visual tokens too, as long as a label is left."""
-    return replace(pipeline, finish=partial(_finish_cut, _uncapped(), pipeline.max_length, ()))
+    return replace(pipeline, finish=partial(_finish_cut, _uncapped(), pipeline.part("max_length"), ()))
 
 
 def _finish_cut(
@@ -335,7 +336,7 @@ def _finish_cut(
 @fault(caught_by="truncation_is_whole", mentions="no label left")
 def all_labels_are_cut_away(pipeline: Pipeline) -> Pipeline:
     """A long question is cut from its end, and its answer with it: the loss reads 0.0 where it is NaN."""
-    return replace(pipeline, finish=partial(_finish_cut_right, _uncapped(), pipeline.max_length))
+    return replace(pipeline, finish=partial(_finish_cut_right, _uncapped(), pipeline.part("max_length")))
 
 
 def _finish_cut_right(maker: SampleMaker, cap: int, record: Record, image_bytes: ImageBytes) -> Sample:
@@ -349,7 +350,7 @@ def kept_first(sample: Sample, cap: int) -> Sample:
 @fault(caught_by="truncation_is_whole", mentions="longer than max_length")
 def cap_is_applied_before_expansion(pipeline: Pipeline) -> Pipeline:
     """The length cap counts one token an image, so long records with images pass it."""
-    return replace(pipeline, finish=partial(_finish_text_cap, pipeline.finish, _uncapped()))
+    return replace(pipeline, finish=partial(_finish_text_cap, pipeline.part("finish"), _uncapped()))
 
 
 def _finish_text_cap(capped: Any, maker: SampleMaker, record: Record, image_bytes: ImageBytes) -> Sample:
@@ -360,19 +361,19 @@ def _finish_text_cap(capped: Any, maker: SampleMaker, record: Record, image_byte
 @fault(caught_by="images_are_seen_as_people_see_them", mentions="EXIF orientation is ignored")
 def exif_orientation_is_ignored(pipeline: Pipeline) -> Pipeline:
     """Pictures are read as stored, not as turned by their EXIF tag."""
-    return replace(pipeline, finish=partial(_finish_with, pipeline.finish, _without_exif))
+    return replace(pipeline, finish=partial(_finish_with, pipeline.part("finish"), _without_exif))
 
 
 @fault(caught_by="images_are_seen_as_people_see_them", mentions="alpha is dropped")
 def alpha_is_dropped(pipeline: Pipeline) -> Pipeline:
     """Transparency is dropped by convert("RGB"): what lay hidden is seen."""
-    return replace(pipeline, finish=partial(_finish_with, pipeline.finish, _opaque))
+    return replace(pipeline, finish=partial(_finish_with, pipeline.part("finish"), _opaque))
 
 
 @fault(caught_by="images_are_seen_as_people_see_them", mentions="palette picture")
 def palette_transparency_is_dropped(pipeline: Pipeline) -> Pipeline:
     """RGBA is composited on white, a transparent palette entry is forgotten."""
-    return replace(pipeline, finish=partial(_finish_with, pipeline.finish, _opaque_palette))
+    return replace(pipeline, finish=partial(_finish_with, pipeline.part("finish"), _opaque_palette))
 
 
 def _finish_with(
@@ -413,7 +414,7 @@ def pixel_cap_has_no_effect(pipeline: Pipeline) -> Pipeline:
 @fault(caught_by="pixel_cap_is_obeyed", mentions="no wide strip")
 def strip_is_read_with_axes_swapped(pipeline: Pipeline) -> Pipeline:
     """A strip three pixels high is taken for an array with its channels first."""
-    return replace(pipeline, finish=partial(_finish_with, pipeline.finish, _swapped_strip))
+    return replace(pipeline, finish=partial(_finish_with, pipeline.part("finish"), _swapped_strip))
 
 
 def _swapped_strip(image: Image.Image) -> Image.Image:
@@ -436,7 +437,7 @@ def _finish_naively(pipeline: Pipeline, record: Record, image_bytes: ImageBytes)
 @fault(caught_by="dataset_has_an_end", mentions="modulo")
 def dataset_never_ends(pipeline: Pipeline) -> Pipeline:
     """Indices are taken modulo the size."""
-    return replace(pipeline, sample=partial(_wrapped, pipeline.sample, pipeline.size))
+    return replace(pipeline, sample=partial(_wrapped, pipeline.part("sample"), pipeline.size))
 
 
 def _wrapped(make: Callable[[int], Sample], size: int, index: int) -> Sample:
@@ -446,7 +447,7 @@ def _wrapped(make: Callable[[int], Sample], size: int, index: int) -> Sample:
 @fault(caught_by="sample_is_the_same_every_time", mentions="random augmentation")
 def pictures_are_jittered(pipeline: Pipeline) -> Pipeline:
     """Pixels carry a little noise from the global random state."""
-    return replace(pipeline, sample=partial(then, pipeline.sample, _jitter))
+    return replace(pipeline, sample=partial(then, pipeline.part("sample"), _jitter))
 
 
 def _jitter(sample: Sample) -> Sample:

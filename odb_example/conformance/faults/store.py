@@ -62,13 +62,15 @@ class LineStore:
 
 
 def _opened_as(pipeline: Pipeline, kind: Callable[..., Any]) -> Pipeline:
-    return replace(pipeline, open_store=partial(kind, opened=pipeline.open_store))
+    return replace(pipeline, open_store=partial(kind, opened=pipeline.part("open_store")))
 
 
 @fault(caught_by="store_gives_records_back", mentions=("splitlines", "U+2028"))
 def lines_parted_at_unicode_separators(pipeline: Pipeline) -> Pipeline:
     """The store's file is parted by str.splitlines, which also parts at U+2028."""
-    return replace(pipeline, open_store=_SplitLines, write_store=partial(_written_unescaped, pipeline.write_store))
+    return replace(
+        pipeline, open_store=_SplitLines, write_store=partial(_written_unescaped, pipeline.part("write_store"))
+    )
 
 
 class _SplitLines(LineStore):
@@ -168,8 +170,8 @@ def store_holds_an_open_file(pipeline: Pipeline) -> Pipeline:
 
 class _HoldsFile(Wrapped):
     def __init__(self, path: Path, opened: Callable[[Path], Any]) -> None:
-        super().__init__(path, opened)
         self.stream = (path / "records.jsonl").open("rb")
+        super().__init__(path, opened)
 
     def __del__(self) -> None:
         self.stream.close()
@@ -214,7 +216,7 @@ class _Trusting(LineStore):
 @fault(caught_by="split_is_the_stated_rule", mentions="held-out records are trained on")
 def one_held_out_record_trains(pipeline: Pipeline) -> Pipeline:
     """The two sides of the split share the record at their border."""
-    return replace(pipeline, split=partial(_overlapping, pipeline.split))
+    return replace(pipeline, split=partial(_overlapping, pipeline.part("split")))
 
 
 def _overlapping(split: Any, records: int, val_size: float, seed: int) -> Any:

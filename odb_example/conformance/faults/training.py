@@ -11,7 +11,7 @@ from odb_example.conformance.pipeline import Pipeline, TrainedStep, TrainingRun
 
 
 def _changed(pipeline: Pipeline, change: Callable[[TrainingRun], TrainingRun]) -> Pipeline:
-    return replace(pipeline, run=partial(_then, pipeline.run, change))
+    return replace(pipeline, run=partial(_then, pipeline.part("run"), change))
 
 
 def _then(run: Callable[[], TrainingRun], change: Callable[[TrainingRun], TrainingRun]) -> TrainingRun:
