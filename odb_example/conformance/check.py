@@ -39,15 +39,15 @@ class Check:
         """``integration`` where processes are started, a model is trained or a benchmark run, else ``unit``."""
         return "integration" if self.processes or {"run", "benchmark"} & set(self.needs) else "unit"
 
-    def missing(self, pipeline: Pipeline) -> list[str]:
-        """What to provide, in words, so that the check applies."""
-        return [PARTS[part] for part in self.needs if not pipeline.has(part)]
+    def missing(self, pipeline: Pipeline) -> tuple[str, ...]:
+        """Parts to provide so that the check applies."""
+        return tuple(part for part in self.needs if not pipeline.has(part))
 
     def __call__(self, pipeline: Pipeline) -> None:
         """Run it; `ConformanceError` where the claim does not hold, `NotApplicable` where a part is missing."""
         missing = self.missing(pipeline)
         if missing:
-            raise NotApplicable("; ".join(missing))
+            raise NotApplicable("; ".join(PARTS[part] for part in missing))
         self.function(pipeline)
 
 

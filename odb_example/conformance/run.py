@@ -15,7 +15,7 @@ from rich.table import Table
 from odb_example.conformance.catalogue import CHECKS
 from odb_example.conformance.check import Check, NotApplicable
 from odb_example.conformance.expect import ConformanceError
-from odb_example.conformance.pipeline import Pipeline, load_pipeline
+from odb_example.conformance.pipeline import PARTS, Pipeline, load_pipeline
 from odb_example.errors import UserError
 
 Outcome = Literal["passed", "failed", "not applicable", "known deviation", "deviation is mended"]
@@ -27,12 +27,18 @@ STYLES: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What came of one check; ``words`` is the failure, or what to provide, or the deviation's reason."""
+    """What came of one check.
+
+    Attributes:
+        words: the failure, or what to provide, or the deviation's reason.
+        missing: names of the parts to provide.
+    """
 
     check: Check
     outcome: Outcome
     words: str
     seconds: float
+    missing: tuple[str, ...] = ()
 
     @property
     def bad(self) -> bool:
@@ -44,7 +50,7 @@ def run_checks(pipeline: Pipeline, checks: Sequence[Check] = CHECKS) -> Iterator
     for check in checks:
         started = time.perf_counter()
         outcome, words = _attempt(check, pipeline)
-        yield Result(check, outcome, words, time.perf_counter() - started)
+        yield Result(check, outcome, words, time.perf_counter() - started, check.missing(pipeline))
 
 
 def _attempt(check: Check, pipeline: Pipeline) -> tuple[Outcome, str]:
@@ -121,12 +127,17 @@ def show(results: Sequence[Result], name: str, console: Console) -> None:
     table.add_column("claim, or what to provide")
     group = ""
     for result in results:
-        words = result.words if result.outcome in ("not applicable", "known deviation") else result.check.claim
+        words = _said(result)
         part = result.check.group if result.check.group != group else ""
         group = result.check.group
         style = STYLES[result.outcome]
         table.add_row(part, result.check.name, f"[{style}]{result.outcome}[/]", words)
     console.print(table)
+    lacking = [name for name in PARTS if any(name in result.missing for result in results)]
+    if lacking:
+        console.print("\nThe rest applies once these parts are there:")
+        for name in lacking:
+            console.print(f"  {PARTS[name]}", markup=False, highlight=False)
     for result in results:
         if result.bad:
             console.print(f"\n[bold red]{result.check.group}: {result.check.name}[/]")
@@ -134,3 +145,9 @@ def show(results: Sequence[Result], name: str, console: Console) -> None:
     counts = {outcome: sum(result.outcome == outcome for result in results) for outcome in STYLES}
     line = ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
     console.print(f"\n{line}; {sum(result.seconds for result in results):.1f} s")
+
+
+def _said(result: Result) -> str:
+    if result.missing:
+        return "needs " + ", ".join(f"`{name}`" for name in result.missing)
+    return result.words if result.outcome in ("not applicable", "known deviation") else result.check.claim

@@ -24,9 +24,9 @@ def padding_changes_no_loss(pipeline: Pipeline) -> None:
         logits = pipeline.network(**inputs).logits.float()
         for row, sample in enumerate(samples):
             alone = reference.token_losses(pipeline.network, sample, pipeline.ignore_index).mean()
-            came = torch.nn.functional.cross_entropy(
-                logits[row, :-1], batch["labels"][row, 1:], ignore_index=pipeline.ignore_index
-            )
+            length = len(sample["labels"])
+            own = logits[row, :length] if pipeline.padding_side == "right" else logits[row, -length:]
+            came = torch.nn.functional.cross_entropy(own[:-1], sample["labels"][1:], ignore_index=pipeline.ignore_index)
             expect_close(
                 came.item(),
                 alone.item(),
@@ -49,7 +49,8 @@ def loss_is_the_stated_mean(pipeline: Pipeline) -> None:
             came,
             expected,
             claim=f"the loss of a step is not the mean over its {pipeline.objective}s ({_words(world, parts)})",
-            likely=nearest_cause(came, _known_mistakes(pipeline, samples, losses, world, parts), OTHERWISE),
+            likely=_labels_cause(pipeline, samples)
+            or nearest_cause(came, _known_mistakes(pipeline, samples, losses, world, parts), OTHERWISE),
         )
 
 
@@ -115,6 +116,16 @@ def rows_without_labels_weigh_nothing(pipeline: Pipeline) -> None:
 
 
 OTHERWISE = "the weights of batches or tokens are not their share of the step's total"
+
+
+def _labels_cause(pipeline: Pipeline, samples: Sequence[Sample]) -> str:
+    """Whether the collator is to blame, not the loss."""
+    labels = pipeline.batch(samples)["labels"]
+    if int((labels != pipeline.ignore_index).sum()) == sum(
+        int((sample["labels"] != pipeline.ignore_index).sum()) for sample in samples
+    ):
+        return ""
+    return "the batch has other labels than its samples: see collator_only_pads"
 
 
 def _known_mistakes(

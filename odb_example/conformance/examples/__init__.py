@@ -1,0 +1,1 @@
+"""Pipelines to start from: a text-only one, and the same with faults in it."""
