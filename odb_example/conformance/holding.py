@@ -26,9 +26,15 @@ def parameters(checks: Iterable[Check]) -> list[object]:
 
 def hold(check: Check, pipeline: Pipeline) -> None:
     """Fail the running test where the check does not hold, skip it where it does not apply."""
+    skipped = failed = ""
     try:
         check(pipeline)
     except NotApplicable as lack:
-        pytest.skip(f"not applicable: provide {lack}")
+        skipped = f"not applicable: provide {lack}"
     except ConformanceError as failure:
-        pytest.fail(str(failure), pytrace=False)
+        failed = str(failure)
+    # Outside the handlers, or pytest would print every message twice.
+    if failed:
+        pytest.fail(failed, pytrace=False)
+    if skipped:
+        pytest.skip(skipped)

@@ -46,6 +46,6 @@ def repeat_line(item: pytest.Item) -> str:
 
 def _where(item: pytest.Item) -> list[str]:
     node = item.nodeid.removesuffix(f"@{RANKS_GROUP}")
-    if _PACKAGED in node.replace("\\", "/") and not node.startswith("odb_example"):
+    if _PACKAGED in item.path.as_posix() and not node.startswith("odb_example"):
         return ["--pyargs", "odb_example.conformance", "-k", item.name]
     return [node]

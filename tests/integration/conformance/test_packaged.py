@@ -1,0 +1,98 @@
+"""The user's path: the installed package, another repository, ``pytest --pyargs odb_example.conformance``."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import odb_example
+
+pytestmark = pytest.mark.integration
+
+MINE = """
+from dataclasses import replace
+from odb_example.conformance.examples import text_only
+
+def build():
+    return text_only.build()
+
+def times_world(model, batch, totals):
+    return text_only.loss(model, batch, totals) * totals.world_size
+
+def faulty():
+    return replace(text_only.build(), loss=times_world)
+"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package as a wheel leaves it: the files, and metadata with the entry point, no checkout."""
+    package = Path(odb_example.__file__).parent
+    folder = tmp_path_factory.mktemp("site")
+    shutil.copytree(package, folder / "odb_example", ignore=shutil.ignore_patterns("__pycache__"))
+    info = folder / "odb_example-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: odb-example\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text("[pytest11]\nodb-example = odb_example.testing.entry\n")
+    return folder
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """Somebody else's repository."""
+    (tmp_path / "mine.py").write_text(MINE)
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = --strict-markers -p no:cacheprovider -p no:randomly\n")
+    return tmp_path
+
+
+def run(site: Path, repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment.pop("ODB_PIPELINE", None)
+    return subprocess.run(
+        [sys.executable, *arguments], cwd=repository, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def packaged(*arguments: str) -> list[str]:
+    return ["-m", "pytest", "--pyargs", "odb_example.conformance", *arguments]
+
+
+def test_a_right_stack_passes_from_another_repository(site: Path, repository: Path) -> None:
+    ended = run(site, repository, *packaged("--pipeline", "mine:build"))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "skipped" in ended.stdout
+
+
+def test_a_fault_is_named_and_its_repeat_line_repeats_it(site: Path, repository: Path) -> None:
+    ended = run(site, repository, *packaged("--pipeline", "mine:faulty"))
+    assert ended.returncode == 1
+    assert ended.stdout.count("likely: the loss is multiplied by the world size") == 1
+    line = next(line for line in ended.stdout.splitlines() if line.startswith("repeat: ") and "loss_is" in line)
+    assert "--pyargs odb_example.conformance" in line
+    again = run(site, repository, *packaged("-k", "loss_is_the_stated_mean", "--pipeline", "mine:faulty"))
+    assert "1 failed" in again.stdout
+
+
+def test_a_deviation_is_expected_and_strict(site: Path, repository: Path) -> None:
+    known = repository / "known.txt"
+    known.write_text("loss_is_the_stated_mean   DDP averages\ngradient_is_that_of_the_mean   the same\n")
+    with_fault = run(site, repository, *packaged("--pipeline", "mine:faulty", "--deviations", "known.txt"))
+    assert with_fault.returncode == 0, with_fault.stdout
+    assert "2 xfailed" in with_fault.stdout
+    mended = run(site, repository, *packaged("--pipeline", "mine:build", "--deviations", "known.txt"))
+    assert mended.returncode == 1
+    assert mended.stdout.count("[XPASS(strict)]") >= 2
+
+
+def test_the_command_prints_the_table_without_a_checkout(site: Path, repository: Path) -> None:
+    ended = run(site, repository, "-m", "odb_example.run", "check", "--pipeline", "mine:faulty")
+    assert ended.returncode == 1, ended.stderr
+    assert "the loss is multiplied by the world size" in ended.stdout
+    unknown = run(site, repository, "-m", "odb_example.run", "check", "--pipeline", "theirs:build")
+    assert unknown.returncode == 2
+    assert "there is no module theirs" in unknown.stderr
