@@ -67,7 +67,8 @@ class Settings(BaseModel):
         None, "run folder (default: OUTPUT_ROOT/{loader}-{integration})", TRAIN, env="ODB_MM_MIX_OUTPUT_DIR"
     )
     overwrite: bool = _option(
-        False, "replace a store or run folder made with other settings", DATA, TRAIN, env="ODB_MM_MIX_OVERWRITE"
+        False, "replace a store, run folder or results made with other settings", DATA, TRAIN, VALLOSS, BENCHMARK,
+        env="ODB_MM_MIX_OVERWRITE",
     )
     source_data: str | None = _option(
         None, "copy the store from this folder to --local-data first", TRAIN, env="ODB_MM_MIX_SOURCE_DATA"
@@ -258,7 +259,7 @@ class Settings(BaseModel):
         0, "cap of scored rows (0 = all)", VALLOSS, BENCHMARK, env="ODB_HF_EVAL_MAX_SAMPLES", ge=0
     )
     eval_bf16: bool | None = _option(
-        None, "bf16 autocast (default: on with CUDA)", VALLOSS, env="ODB_HF_EVAL_BF16", flag="bf16"
+        None, "bf16 weights (default: on with CUDA)", VALLOSS, env="ODB_HF_EVAL_BF16", flag="bf16"
     )
     limit_log_steps: int = _option(50, "batches between progress lines", VALLOSS, env="ODB_HF_EVAL_LOG_STEPS", gt=0)
     torch_dtype: Literal["bf16", "fp16", "fp32"] | None = _option(
@@ -295,7 +296,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "data": "data/mm-mix-miniature",
         "output_root": "outputs/miniature",
         "dataset": "data/mm-mix-miniature/benchmark",
-        "token_budget": 1024,
+        "token_budget": 512,
         "buffer_size": 256,
         "max_length": 1024,
         "image_max_pixels": 65536,
