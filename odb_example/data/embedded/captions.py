@@ -14,7 +14,7 @@ from odb_example.data.embedded.scenes import Scene
 from odb_example.data.pixels import resize
 
 # Words of a caption by quantile; linear in between.
-_WORDS = ((0.0, 7), (0.2, 15), (0.4, 26), (0.6, 39), (0.8, 56), (0.9, 72), (0.97, 100), (0.995, 170), (1.0, 280))
+_WORDS = ((0.0, 7), (0.2, 13), (0.4, 23), (0.6, 34), (0.8, 49), (0.9, 63), (0.97, 90), (0.995, 150), (1.0, 250))
 _ROWS = ("top", "upper", "middle", "lower", "bottom")
 _COLUMNS = ("far left", "left", "centre", "right", "far right")
 

@@ -81,7 +81,7 @@ def _number(material: Material, dice: Dice) -> Drawn:
 
 
 def _short(material: Material, dice: Dice) -> Drawn:
-    if dice.chance(0.8):
+    if dice.chance(0.9):
         return _choice(material, dice)
     if dice.chance(0.6):
         scene = draw_digit(material, dice)
@@ -97,12 +97,19 @@ def _described(scenes: Sequence[Scene], dice: Dice) -> Drawn:
 
 
 _SCENES: tuple[tuple[Callable[[Material, Dice], Scene], float], ...] = (
-    (draw_digit, 5), (draw_shape, 4), (draw_photograph, 4), (draw_number, 1), (draw_word, 1),
+    (draw_digit, 7), (draw_shape, 3), (draw_photograph, 4), (draw_number, 1), (draw_word, 1),
 )  # fmt: skip
 
 
 def _any_scene(material: Material, dice: Dice) -> Scene:
     return dice.weighted(_SCENES)(material, dice)
+
+
+def _asked_and_described(material: Material, dice: Dice) -> Drawn:
+    """A choice, and then the long answer: so the letters are met often, though short answers stay few."""
+    first = _choice(material, dice)
+    text = caption(first.scenes, dice, caption_words(dice))
+    return Drawn((*first.turns, Turn("human", dice.choose(_DESCRIBE)), Turn("gpt", text)), first.scenes)
 
 
 def _long_caption(material: Material, dice: Dice) -> Drawn:
@@ -115,8 +122,10 @@ def _chat(material: Material, dice: Dice) -> Drawn:
         return _text_only(dice)
     if dice.chance(0.15):
         return _described([_any_scene(material, dice) for _ in range(dice.between(2, 3))], dice)
+    if dice.chance(0.2):
+        return _asked_and_described(material, dice)
     first = _described([_any_scene(material, dice)], dice)
-    if dice.chance(0.06):
+    if dice.chance(0.1):
         height, width, _ = first.scenes[0].pixels.shape
         shape = "Wider." if width > height else "Higher." if height > width else "Neither, it is square."
         return Drawn((*first.turns, Turn("human", "Is it wider or higher?"), Turn("gpt", shape)), first.scenes)
@@ -133,12 +142,12 @@ def _text_only(dice: Dice) -> Drawn:
 
 SOURCES = (
     MixSource("aokvqa", 0.08, _choice),
-    MixSource("iiit5k", 0.015, _latin_word),
-    MixSource("orand_car_a", 0.015, _number),
+    MixSource("iiit5k", 0.01, _latin_word),
+    MixSource("orand_car_a", 0.01, _number),
     MixSource("image_textualization", 0.48, _long_caption),
     MixSource("sharegpt4o", 0.28, _chat),
-    MixSource("chinese_text_recognition", 0.02, _chinese_word),
-    MixSource("vqa_like", 0.11, _short),
+    MixSource("chinese_text_recognition", 0.01, _chinese_word),
+    MixSource("vqa_like", 0.13, _short),
 )
 
 

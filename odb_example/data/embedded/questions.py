@@ -12,15 +12,10 @@ from dataclasses import dataclass
 from odb_example.data.embedded.dice import Dice
 from odb_example.data.embedded.material import Material
 from odb_example.data.embedded.scenes import (
-    INKS,
-    PLACES,
-    SHAPES,
     Scene,
     draw_digit,
-    draw_number,
     draw_photograph,
     draw_shape,
-    draw_word,
 )
 
 PROMPT_SUFFIX = "Answer with the option letter only."
@@ -64,39 +59,13 @@ def ask(kind: QuestionType, material: Material, dice: Dice) -> Asked:
 
 
 _DIGIT_GROUPS = ((0, 1), (2, 3, 4), (5, 6, 7), (8, 9))
-_SHOWN = {"astronaut": 0, "chelsea": 1, "coffee": 2, "motorcycle_left": 3, "moon": 4}
+_SHOWN = {"coffee": 0, "moon": 1, "ihc": 2, "page": 3}
 
 
 def _digit_group(material: Material, dice: Dice) -> Drawn:
     scene = draw_digit(material, dice)
     value = int(scene.facts["value"])
     return [scene], next(number for number, group in enumerate(_DIGIT_GROUPS) if value in group)
-
-
-def _how_many(material: Material, dice: Dice) -> Drawn:
-    length = dice.between(2, 6)
-    return [draw_number(material, dice, length)], (length - 2) // 2
-
-
-def _shape(material: Material, dice: Dice) -> Drawn:
-    answer = dice.below(len(SHAPES))
-    return [draw_shape(material, dice, shape=SHAPES[answer])], answer
-
-
-def _colour(material: Material, dice: Dice) -> Drawn:
-    answer = dice.below(len(INKS))
-    ink = tuple(INKS)[answer]
-    return [draw_shape(material, dice, ink=ink) if dice.chance(0.5) else draw_word(material, dice, ink=ink)], answer
-
-
-def _place(material: Material, dice: Dice) -> Drawn:
-    scene = draw_shape(material, dice)
-    return [scene], PLACES.index(scene.facts["place"])
-
-
-def _script(material: Material, dice: Dice) -> Drawn:
-    answer = dice.below(2)
-    return [draw_word(material, dice, script=("Latin", "Chinese")[answer])], answer
 
 
 def _photograph(material: Material, dice: Dice) -> Drawn:
@@ -111,15 +80,9 @@ def _which_picture(material: Material, dice: Dice) -> Drawn:
 
 
 QUESTIONS = (
-    QuestionType("digit group", "Which digit does <image 1> show?",
-                 ("0 or 1", "2, 3 or 4", "5, 6 or 7", "8 or 9"), _digit_group, 4),
-    QuestionType("how many", "How many digits are written in <image 1>?",
-                 ("two or three", "four or five", "six"), _how_many, 1),
-    QuestionType("shape", "Which shape is drawn in <image 1>?", SHAPES, _shape, 2),
-    QuestionType("colour", "Which colour is used in <image 1>?", tuple(INKS), _colour, 2),
-    QuestionType("place", "Where is the shape in <image 1>?", PLACES, _place, 2),
-    QuestionType("script", "Which script is the word in <image 1> written in?", ("Latin", "Chinese"), _script, 1),
+    QuestionType("digit", "Which digit does <image 1> show?",
+                 ("0 or 1", "2, 3 or 4", "5, 6 or 7", "8 or 9"), _digit_group, 2),
     QuestionType("photograph", "What does <image 1> show?",
-                 ("an astronaut", "a cat", "a cup of coffee", "a motorcycle", "the moon"), _photograph, 2),
-    QuestionType("which picture", "Which picture shows a digit?", ("<image 1>", "<image 2>"), _which_picture, 1),
+                 ("coffee", "the moon", "stained tissue", "a printed page"), _photograph, 1),
+    QuestionType("pair", "Which picture shows a digit?", ("<image 1>", "<image 2>"), _which_picture, 1),
 )  # fmt: skip
