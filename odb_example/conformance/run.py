@@ -18,10 +18,10 @@ from odb_example.conformance.expect import ConformanceError
 from odb_example.conformance.pipeline import PARTS, Pipeline, load_pipeline
 from odb_example.errors import UserError
 
-Outcome = Literal["passed", "failed", "not applicable", "known deviation", "deviation is mended"]
+Outcome = Literal["passed", "failed", "not applicable", "known deviation", "mended deviation"]
 STYLES: dict[str, str] = {
     "passed": "green", "failed": "bold red", "not applicable": "dim", "known deviation": "yellow",
-    "deviation is mended": "bold red",
+    "mended deviation": "bold red",
 }  # fmt: skip
 
 
@@ -42,7 +42,7 @@ class Result:
 
     @property
     def bad(self) -> bool:
-        return self.outcome in ("failed", "deviation is mended")
+        return self.outcome in ("failed", "mended deviation")
 
 
 def run_checks(pipeline: Pipeline, checks: Sequence[Check] = CHECKS) -> Iterator[Result]:
@@ -95,7 +95,7 @@ def _under(result: Result, reason: str | None) -> Result:
     words = (
         f"{result.check.name} is listed as a known deviation ({reason}) and is now {result.outcome}; remove its line"
     )
-    return Result(result.check, "deviation is mended", words, result.seconds)
+    return Result(result.check, "mended deviation", words, result.seconds)
 
 
 def check_pipeline(spec: str | None = None, deviations: Path | None = None) -> int:
