@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from support.scores import invented
 
 from odb_example.data.collate import Collator
 from odb_example.data.samples import SampleMaker
@@ -61,16 +62,6 @@ class InventedRun:
         )
         write_benchmark(folder, result, predictions, excluded, evidence)
         return folder
-
-
-def invented(batch: dict[str, Any]) -> list[dict[str, Any]]:
-    """Log-probabilities of eight letters and a ninth outcome, by the prompt's own tokens."""
-    rows = []
-    for ids, mask in zip(batch["input_ids"], batch["attention_mask"], strict=True):
-        generator = torch.Generator().manual_seed(int((ids * mask).sum()) * 31 + int(mask.sum()))
-        scores = torch.log_softmax(torch.randn(9, generator=generator, dtype=torch.float64), 0)[:8]
-        rows.append({"scores": scores.tolist(), "prompt_tokens": int(mask.sum())})
-    return rows
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.scores import invented
 
 from odb_example.evaluate.audit import audit_run, audit_runs, compare
 from odb_example.evaluate.folders import PREDICTIONS
@@ -22,8 +23,6 @@ def second_run(invent_run: Callable[..., Any], tmp_path: Path) -> Path:
     """The same rows, scored by another invention."""
 
     def mirrored(batch: dict[str, Any]) -> list[dict[str, Any]]:
-        from conftest import invented
-
         return [row | {"scores": row["scores"][::-1]} for row in invented(batch)]
 
     return Path(invent_run(mirrored).write(tmp_path / "second"))
