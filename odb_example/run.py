@@ -140,6 +140,17 @@ def check(pipeline: str | None, deviations: Path | None) -> int:
     return check_pipeline(pipeline, deviations)
 
 
+def bench(settings: Settings, what: str, count: int | None, seconds: float, held_out: int) -> int:
+    """Measure the loaders, or hold random loader configurations to their promises."""
+    if what == "coverage":
+        from odb_example.benchmarks.coverage import main as cover
+
+        return int(cover(count or 200) > 0)
+    from odb_example.benchmarks.loaders import bench_loaders
+
+    return bench_loaders(settings, count or 1500, seconds, held_out)
+
+
 def detection() -> int:
     from odb_example.conformance.detection import run_detection
 
@@ -261,6 +272,16 @@ COMMANDS: Mapping[str, cli.Spec] = {
         parameters=(
             click.Option(["--pipeline"], metavar="MODULE:BUILD", help="where your Pipeline is built (default: ours)"),
             click.Option(["--deviations"], type=_PATH, help="file of known deviations, strict"),
+        ),
+    ),
+    "bench": cli.Spec(
+        run=bench, help="loaders: all of them side by side on your data. coverage: random configurations.",
+        groups=(TRAIN,),
+        parameters=(
+            click.Argument(["what"], type=click.Choice(["loaders", "coverage"])),
+            click.Option(["--count"], type=int, help="samples a loader (1500), or configurations (200)"),
+            click.Option(["--seconds"], type=float, default=15.0, help="training time of the losses at equal seconds"),
+            click.Option(["--held-out"], type=int, default=100, help="validation samples"),
         ),
     ),
     "detection": cli.Spec(run=detection, help="The checks against the planted faults: all caught, all named?"),

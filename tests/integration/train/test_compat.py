@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from odb_ranks import (
+from support.odb_ranks import (
     bare,
     bare_with_the_dataset_itself,
     killed_in_training,
@@ -60,7 +60,7 @@ def test_the_live_view_of_a_module_follows_it() -> None:
 
 
 FAILS_IN_TRAINING = """
-from odb_ranks import ours, samples
+from support.odb_ranks import ours, samples
 kept = []
 for batch in ours(0, 1, samples()):
     kept.append(batch)
