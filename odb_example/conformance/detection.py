@@ -6,13 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from odb_example.conformance import ours
 from odb_example.conformance.catalogue import CHECKS
 from odb_example.conformance.faults import FAULTS, Fault
 from odb_example.conformance.pipeline import Pipeline, changed_parts
-from odb_example.conformance.run import Result, run_checks
+from odb_example.conformance.run import run_checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,8 @@ def run_detection() -> int:
 
 
 def _detections(right: Pipeline) -> Iterator[Detection]:
-    for fault in FAULTS:
+    progress = Console(stderr=True)
+    for fault in track(FAULTS, description="planted faults", console=progress, transient=True):
         yield detect(fault, right)
 
 
@@ -97,6 +99,3 @@ def show(detections: Sequence[Detection], console: Console) -> None:
             shown, one.fault.wrong, by, "yes" if one.named else "[bold red]no[/]", f"{len(one.also)} of {one.ran}"
         )
     console.print(table)
-
-
-__all__ = ["Detection", "Result", "detect", "run_detection", "show"]

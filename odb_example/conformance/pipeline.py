@@ -309,9 +309,9 @@ def load_pipeline(spec: str | None = None) -> Pipeline:
     Raises:
         UserError: no such module or function, or it makes something else.
     """
-    from odb_example.conformance import ours
-
     if not spec:
+        from odb_example.conformance import ours
+
         return ours.build()
     module_name, separator, attribute = spec.partition(":")
     if not separator:

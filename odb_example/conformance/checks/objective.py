@@ -125,7 +125,7 @@ def _labels_cause(pipeline: Pipeline, samples: Sequence[Sample]) -> str:
         int((sample["labels"] != pipeline.ignore_index).sum()) for sample in samples
     ):
         return ""
-    return "the batch has other labels than its samples: see collator_only_pads"
+    return "the batch has other labels than its samples: the collator is wrong, see its checks"
 
 
 def _known_mistakes(

@@ -180,7 +180,8 @@ def audit_names_no_row(pipeline: Pipeline) -> Pipeline:
 
 
 def _nameless(audit: Audit, files: BenchmarkFiles) -> list[str]:
-    return ["the files differ from what was written"] if audit(files) else []
+    found = len(audit(files))
+    return [f"{found} things differ from what was written"] if found else []
 
 
 @fault(caught_by="audit_finds_edits", mentions="a row that stands twice")
