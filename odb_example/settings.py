@@ -298,6 +298,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "dataset": "data/mm-mix-miniature/benchmark",
         "token_budget": 512,
         "buffer_size": 256,
+        "no_warmup": True,
         "max_length": 1024,
         "image_max_pixels": 65536,
         "train_size": 0,
