@@ -10,6 +10,7 @@ import os
 import random
 from collections.abc import Generator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from odb_example.errors import UserError
 from odb_example.testing import deviations, header
 from odb_example.testing.repeat import repeat_line
 from odb_example.testing.target import Target, target_of
-from odb_example.testing.tiers import RANKS_GROUP, TIERS, gpu_tier_asked, tier_of, why_gpu_tier_cannot_run
+from odb_example.testing.tiers import RANKS_GROUP, TIERS, chosen_tiers, tier_of, why_gpu_tier_cannot_run
 
 TARGET = pytest.StashKey[Target]()
 LOST_DEVIATIONS = pytest.StashKey[list[str]]()
@@ -68,8 +69,19 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         config.option.dist = "loadgroup"
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: Any) -> None:
+    """A worker of xdist parses the command line anew: what was decided since has to be sent."""
+    node.workerinput["odb_loadgroup"] = node.config.option.dist == "loadgroup"
+    node.workerinput["odb_hypothesis_seed"] = getattr(node.config.option, "hypothesis_seed", None)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
+    sent = getattr(config, "workerinput", {})
+    if sent:
+        config.option.loadgroup = sent["odb_loadgroup"]
+        config.option.hypothesis_seed = sent["odb_hypothesis_seed"]
     for marker in MARKERS:
         config.addinivalue_line("markers", marker)
     if config.pluginmanager.hasplugin("hypothesispytest"):
@@ -108,10 +120,9 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Plain ``pytest`` runs unit and integration; the gpu tier has to be asked for."""
-    if tier_of(collection_path, config.rootpath) == "gpu" and not gpu_tier_asked(config):
-        return True
-    return None
+    """Plain ``pytest`` leaves the gpu tier out; ``-m TIER`` imports that tier only."""
+    tier = tier_of(collection_path, config.rootpath)
+    return True if tier is not None and tier not in chosen_tiers(config) else None
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -125,12 +136,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("ranks"):
             item.add_marker(pytest.mark.xdist_group(RANKS_GROUP))
     _skip_gpu_tier(config, items)
+    if getattr(config.option, "loadgroup", False):
+        _name_groups(items)
     if config.option.deviations:
         try:
             known = deviations.read(Path(config.option.deviations))
         except UserError as error:
             raise pytest.UsageError(str(error)) from None
         config.stash[LOST_DEVIATIONS] += deviations.mark(items, known)
+
+
+def _name_groups(items: list[pytest.Item]) -> None:
+    """Put xdist's group behind each node id: xdist 3.8 writes an attribute that pytest 9.2 no longer reads."""
+    for item in items:
+        groups = sorted({str(mark.args[0]) for mark in item.iter_markers("xdist_group")})
+        if groups and hasattr(item, "_id"):
+            item._id = type(item._id).parse(f"{item.nodeid}@{'_'.join(groups)}")
 
 
 def _skip_gpu_tier(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -7,7 +7,7 @@ import shlex
 import pytest
 
 from odb_example.testing.target import target_of
-from odb_example.testing.tiers import RANKS_GROUP, tier_of
+from odb_example.testing.tiers import tier_of
 
 # Options of ours that decide what a test sees: attribute -> flag. Only those given on the command line are repeated.
 _REPEATED = {
@@ -45,7 +45,8 @@ def repeat_line(item: pytest.Item) -> str:
 
 
 def _where(item: pytest.Item) -> list[str]:
-    node = item.nodeid.removesuffix(f"@{RANKS_GROUP}")
+    grouped = getattr(item.config.option, "loadgroup", False) and item.get_closest_marker("xdist_group") is not None
+    node = item.nodeid.rpartition("@")[0] if grouped else item.nodeid
     if _PACKAGED in item.path.as_posix() and not node.startswith("odb_example"):
         return ["--pyargs", "odb_example.conformance", "-k", item.name]
     return [node]

@@ -32,6 +32,14 @@ def gpu_tier_asked(config: pytest.Config) -> bool:
     return any(tier_of(path, config.rootpath) == "gpu" for path in argument_paths(config))
 
 
+def chosen_tiers(config: pytest.Config) -> tuple[str, ...]:
+    """Tiers that this run imports at all: the one that ``-m`` names, or all (the gpu tier only if asked for)."""
+    only = config.getoption("markexpr")
+    if only in TIERS:
+        return (only,)
+    return TIERS if gpu_tier_asked(config) else tuple(tier for tier in TIERS if tier != "gpu")
+
+
 def argument_paths(config: pytest.Config) -> list[Path]:
     """The files and folders named on the command line (or by ``testpaths``), test names cut off."""
     folder = config.invocation_params.dir
@@ -52,10 +60,8 @@ def whole_tiers(config: pytest.Config, deselected: Iterable[str], ended_early: b
     named = argument_paths(config)
     return {
         tier
-        for tier in TIERS
-        if any((config.rootpath / "tests" / tier).is_relative_to(path) for path in named)
-        and tier not in deselected
-        and (tier != "gpu" or gpu_tier_asked(config))
+        for tier in chosen_tiers(config)
+        if any((config.rootpath / "tests" / tier).is_relative_to(path) for path in named) and tier not in deselected
     }
 
 

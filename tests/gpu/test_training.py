@@ -22,11 +22,15 @@ def test_every_training_sample_is_emitted_once_an_epoch(trained: Callable[[str],
     assert sum(step.samples for step in run.steps) == expected
 
 
-def test_odb_takes_fewer_and_fuller_steps_within_its_budget(trained: Callable[[str], Any]) -> None:
+def test_odb_stays_within_its_budget_and_pads_less_than_fixed_batches(trained: Callable[[str], Any]) -> None:
     odb, standard = trained("odb"), trained("standard")
-    assert len(odb.steps) < len(standard.steps)
-    alone = max(step.largest_batch_tokens for step in standard.steps)  # a sample above the budget travels alone
-    assert max(step.largest_batch_tokens for step in odb.steps) <= max(odb.settings.token_budget, alone)
+    assert max(step.largest_batch_tokens for step in odb.steps) <= max(
+        odb.settings.token_budget, odb.settings.max_length
+    )
+    if standard.settings.fixed_batch_size > 1:
+        assert odb.summary["padding_ratio"] < standard.summary["padding_ratio"]
+    else:
+        assert len(odb.steps) < len(standard.steps)
 
 
 @pytest.mark.parametrize("loader", ["odb", "standard"])
