@@ -13,7 +13,7 @@ from odb_example.conformance import ours
 from odb_example.conformance.catalogue import CHECKS
 from odb_example.conformance.faults import FAULTS, Fault
 from odb_example.conformance.pipeline import Pipeline, changed_parts
-from odb_example.conformance.run import run_checks
+from odb_example.conformance.run import report_console, run_checks
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def run_detection() -> int:
     right = ours.build()
     alarms = [result for result in run_checks(right) if result.outcome != "passed"]
     detections = list(_detections(right))
-    console = Console()
+    console = report_console()
     show(detections, console)
     for alarm in alarms:
         console.print(f"\nfalse alarm on the right pipeline: {alarm.check.name}: {alarm.words}", markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -19,6 +20,7 @@ from odb_example.conformance.pipeline import PARTS, Pipeline, load_pipeline
 from odb_example.errors import UserError
 
 Outcome = Literal["passed", "failed", "not applicable", "known deviation", "mended deviation"]
+WIDE = 140
 STYLES: dict[str, str] = {
     "passed": "green", "failed": "bold red", "not applicable": "dim", "known deviation": "yellow",
     "mended deviation": "bold red",
@@ -115,8 +117,14 @@ def check_pipeline(spec: str | None = None, deviations: Path | None = None) -> i
     results = with_deviations(list(run_checks(pipeline)), known)
     if all(result.outcome == "not applicable" for result in results):
         raise UserError(f"no check applies to {pipeline.name}: it has none of the parts", "see docs/conformance.md")
-    show(results, pipeline.name, Console())
+    show(results, pipeline.name, report_console())
     return 1 if any(result.bad for result in results) else 0
+
+
+def report_console() -> Console:
+    """Standard output, wide enough for a table where it goes into a file or a pipe."""
+    console = Console()
+    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=WIDE)
 
 
 def show(results: Sequence[Result], name: str, console: Console) -> None:
