@@ -11,8 +11,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from tqdm import tqdm
-
 from odb_example.data.build_report import BuildReport
 from odb_example.data.embedded.benchmark import write_benchmark
 from odb_example.data.embedded.dice import Dice
@@ -22,6 +20,7 @@ from odb_example.data.pixels import stored
 from odb_example.data.records import Record
 from odb_example.data.splits import make_split
 from odb_example.data.store_writer import SourceWriter, StoreWriter, standing
+from odb_example.progress import Progress
 
 VERSION = 1
 # The split that validation material is kept apart for: the defaults of the settings.
@@ -69,10 +68,11 @@ def _write_sources(writer: StoreWriter, records: int, seed: int) -> None:
         places = range(first, first + count)
         first += count
         if source.name not in writer.finished:
-            with writer.source(source.name) as part:
-                for place in tqdm(places, desc=source.name, unit="record", leave=False):
+            with writer.source(source.name) as part, Progress(count, source.name, "records") as progress:
+                for place in places:
                     pool = material("validation" if place in validation else "training")
                     add(part, source.name, place, source.draw(pool, Dice(seed, source.name, place)))
+                    progress.update()
 
 
 def add(part: SourceWriter, source: str, place: int, drawn: Drawn) -> None:

@@ -13,13 +13,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tqdm import tqdm
-
 from odb_example.data import hub
 from odb_example.data.build_report import BuildReport
 from odb_example.data.normalise import Normalised, Skipped, normalise
 from odb_example.data.sources import TOTAL, Source, chosen_sources
 from odb_example.data.store_writer import StoreWriter, standing
+from odb_example.progress import Progress
 from odb_example.settings import Settings
 
 VERSION = 1
@@ -82,7 +81,7 @@ def _write_source(writer: StoreWriter, source: Source, stream: Iterable[hub.Row]
     with (
         writer.source(source.name) as part,
         ThreadPoolExecutor(workers) as pool,
-        tqdm(total=total, desc=source.name, unit="record") as bar,
+        Progress(total, source.name, "records") as progress,
     ):
         stored = 0
         for number, outcome in enumerate(ordered_map(pool, made, enumerate(stream), ahead=8 * workers)):
@@ -90,7 +89,7 @@ def _write_source(writer: StoreWriter, source: Source, stream: Iterable[hub.Row]
                 part.skip(str(number), outcome.reason, outcome.detail)
                 continue
             part.add(outcome.record, [outcome.image])
-            bar.update()
+            progress.update()
             stored += 1
             if stored == source.cap:
                 break

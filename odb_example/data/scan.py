@@ -17,13 +17,13 @@ from typing import Any, Literal
 import torch
 import transformers
 from torch.utils.data import DataLoader, Dataset
-from tqdm import tqdm
 
 from odb_example.data.chat import template_source
 from odb_example.data.records import RecordError
 from odb_example.data.samples import FinishedSamples, SampleError
 from odb_example.errors import UserError
 from odb_example.files import read_json, write_json, write_json_lines
+from odb_example.progress import Progress
 
 RULES = 1  # raise it when the same record would come out otherwise
 REFUSED_NAME = "refused.jsonl"
@@ -155,7 +155,7 @@ def _tried(samples: FinishedSamples, workers: int) -> Iterator[int | Refusal]:
     loader: DataLoader[Any] = DataLoader(
         _Trials(samples), batch_size=32, num_workers=workers, collate_fn=list, worker_init_fn=_one_thread
     )
-    with tqdm(total=len(samples), desc="scan", unit="record", leave=False, disable=len(samples) < 1000) as progress:
+    with Progress(len(samples), "scan", "records") as progress:
         for batch in loader:
             progress.update(len(batch))
             yield from batch
