@@ -289,7 +289,7 @@ CONDITIONS: tuple[Condition, ...] = (
     Condition("benchmark protocol", (MMMU,), _at("benchmark.protocol", "record.mmmu_protocol"),
               "scores of two protocols are two quantities"),
     Condition("benchmark rows", (MMMU,), _scored_rows, "the scores are over other questions"),
-    Condition("benchmark precision", (MMMU,), _at("benchmark.dtype", "audit.dtype", "benchmark.precision"),
+    Condition("benchmark precision", (MMMU,), _at("benchmark.basis.dtype", "benchmark.dtype"),
               "near-ties fall differently"),
 )  # fmt: skip
 

@@ -176,7 +176,7 @@ def sample_rows(plan: Plan) -> list[dict[str, Any]]:
         labels = same.choice((3, 6, 40, 120, 260))
         hardness = same.uniform(0.4, 1.8)
         rows.append({
-            "id": f"{source[:40]}-{number:05d}", "source": source, "index": number, 
+            "id": f"{source[:40]}-{number:05d}", "source": source, "index": number,
             "length": labels + same.choice((40, 90, 500)),
             "nll_sum": labels * plan.loss * hardness * math.exp(own.gauss(0, 0.08)), "label_tokens": labels,
         })  # fmt: skip
