@@ -100,9 +100,9 @@ def compare_all(settings: Settings) -> int:
 
 
 def compare(settings: Settings, runs: tuple[Path, ...], record: Path | None) -> None:
-    folders = list(runs) or sorted(path.parent for path in Path(settings.output_root).glob("*/train_summary_*.json"))
-    if not folders:
-        raise UserError(f"no finished run under {settings.output_root}", "train first, or name run folders")
+    from odb_example.report.runs import find_runs
+
+    folders = list(runs) or find_runs(Path(settings.output_root))
     _compare(folders, Path(settings.output_root, "comparison"))
     if record:
         from odb_example.report.record import write_record
