@@ -5,9 +5,9 @@ and runs of plain text between them. The tokenizer itself cuts at control tokens
 run by run gives what the whole string gives; but text that people typed is only ever part of a run, where control
 tokens are not looked for. So text stays text, and labels are known by construction rather than found by search.
 
-A label token lies wholly in what an assistant says, up to and with the control token that ends it. Where the tokenizer
-melts the template's words and the answer's first characters into one token (an answer that opens with a line
-break), that token belongs to the prompt.
+Labels are what an assistant says, up to and with the control token that ends it. Where the tokenizer melts the
+template's characters and the answer's into one token, that token is a label if it holds more of the answer than white
+space: " Seven" after "ASSISTANT:" is, the line break that an answer opens with and a header ends with is not.
 """
 
 from __future__ import annotations
@@ -62,6 +62,23 @@ class _Run:
 
 
 Program = tuple[_Fixed | _Image | _Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Speech:
+    """A stretch of what an assistant says: where it starts in a text, and its characters."""
+
+    start: int
+    text: str
+
+    def in_token(self, offset: tuple[int, int]) -> bool:
+        """Whether the token over the characters of ``offset`` is learnt for this stretch."""
+        first, last = offset
+        end = self.start + len(self.text)
+        if self.start <= first and last <= end:
+            return first < last
+        shared = self.text[max(first - self.start, 0) : max(last - self.start, 0)]
+        return bool(shared.strip())
 
 
 def control_tokens(tokenizer: Any, template: str) -> dict[str, int]:
@@ -178,10 +195,10 @@ class ConversationEncoder:
             labels.extend([IGNORE_INDEX] * header)
             labels.extend(found[header:])
             return
-        ranges = _spoken_ranges(run, texts)
+        stretches = _speech(run, texts)
         labels.extend(
-            id_ if any(first <= start and end <= last for first, last in ranges) else IGNORE_INDEX
-            for id_, (start, end) in zip(found, encoding.offsets, strict=True)
+            id_ if any(stretch.in_token(offset) for stretch in stretches) else IGNORE_INDEX
+            for id_, offset in zip(found, encoding.offsets, strict=True)
         )
 
 
@@ -202,17 +219,17 @@ def _run_text(run: _Run, texts: Sequence[str]) -> str:
     return "".join(piece if isinstance(piece, str) else texts[piece.number] for piece in run.pieces)
 
 
-def _spoken_ranges(run: _Run, texts: Sequence[str]) -> list[tuple[int, int]]:
-    ranges: list[tuple[int, int]] = []
+def _speech(run: _Run, texts: Sequence[str]) -> list[Speech]:
+    stretches: list[Speech] = []
     start = 0
     for piece, spoken in zip(run.pieces, run.spoken, strict=True):
-        end = start + len(piece if isinstance(piece, str) else texts[piece.number])
-        if spoken and ranges and ranges[-1][1] == start:
-            ranges[-1] = (ranges[-1][0], end)
+        text = piece if isinstance(piece, str) else texts[piece.number]
+        if spoken and stretches and stretches[-1].start + len(stretches[-1].text) == start:
+            stretches[-1] = Speech(stretches[-1].start, stretches[-1].text + text)
         elif spoken:
-            ranges.append((start, end))
-        start = end
-    return ranges
+            stretches.append(Speech(start, text))
+        start += len(text)
+    return stretches
 
 
 def _merged(program: Sequence[_Fixed | _Image | _Run]) -> Program:

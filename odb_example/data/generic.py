@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from odb_example.data.chat import ChatTemplate, Message, Skeleton, Slot, fill, shape_of, template_source
-from odb_example.data.encoding import IGNORE_INDEX, ControlTokenError, Encoded, control_tokens
+from odb_example.data.encoding import IGNORE_INDEX, ControlTokenError, Encoded, Speech, control_tokens
 from odb_example.data.samples import Made, Size
 from odb_example.errors import UserError
 
@@ -60,11 +60,14 @@ class GenericBackend:
         output = self._call(written, images)
         ids = [int(id_) for id_ in output["input_ids"][0]]
         expansions = output["text_replacement_offsets"][0] if images else []
-        spoken = [_shifted(span, expansions) for span in self._spoken(skeleton, texts)]
+        stretches = [_shifted(speech, expansions) for speech in self._spoken(skeleton, texts)]
         offsets = [(int(start), int(end)) for start, end in output["offset_mapping"][0]]
         encoded = Encoded(
             ids,
-            [id_ if _inside(offset, spoken) else IGNORE_INDEX for id_, offset in zip(ids, offsets, strict=True)],
+            [
+                id_ if any(stretch.in_token(offset) for stretch in stretches) else IGNORE_INDEX
+                for id_, offset in zip(ids, offsets, strict=True)
+            ],
             [_framed(_tokens_of(expansion["new_span"], offsets), ids, self._control_ids) for expansion in expansions],
         )
         fields, features = {}, {}
@@ -92,18 +95,19 @@ class GenericBackend:
             )
         )
 
-    def _spoken(self, skeleton: Skeleton, texts: Sequence[str]) -> list[Span]:
-        """Characters an assistant says, up to and with the control token that ends it."""
-        spans: list[Span] = []
+    def _spoken(self, skeleton: Skeleton, texts: Sequence[str]) -> list[Speech]:
+        """What an assistant says, up to and with the control token that ends it."""
+        stretches: list[Speech] = []
         position = 0
         for number, piece in enumerate(skeleton):
-            end = position + len(piece if isinstance(piece, str) else texts[piece.number])
+            text = piece if isinstance(piece, str) else texts[piece.number]
             if isinstance(piece, Slot) and piece.spoken:
                 following = skeleton[number + 1] if number + 1 < len(skeleton) else ""
-                match = self._control.search(following) if isinstance(following, str) else None
-                spans.append((position, end + (match.end() if match else 0)))
-            position = end
-        return spans
+                words = following if isinstance(following, str) else ""
+                match = self._control.search(words)
+                stretches.append(Speech(position, text + words[: match.end() if match else 0]))
+            position += len(text)
+        return stretches
 
     def _check(self) -> None:
         name = type(self._processor).__name__
@@ -118,17 +122,11 @@ class GenericBackend:
             raise UserError(f"{name}: labels of a probe answer read {said!r} instead of 'Seven'")
 
 
-def _shifted(span: Span, expansions: Sequence[Any]) -> Span:
-    """A span of the text before expansion in the text after it; spans never cross a placeholder."""
+def _shifted(speech: Speech, expansions: Sequence[Any]) -> Speech:
+    """A stretch of the text before expansion in the text after it; none crosses a placeholder."""
     ends = [expansion["span"][1] for expansion in expansions]
     gained = [0, *(expansion["new_span"][1] - expansion["span"][1] for expansion in expansions)]
-    shift = gained[bisect_right(ends, span[0])]
-    return span[0] + shift, span[1] + shift
-
-
-def _inside(offset: Span, spans: Sequence[Span]) -> bool:
-    start, end = offset
-    return end > start and any(first <= start and end <= last for first, last in spans)
+    return Speech(speech.start + gained[bisect_right(ends, speech.start)], speech.text)
 
 
 def _tokens_of(span: Span, offsets: Sequence[Span]) -> Span:

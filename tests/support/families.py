@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,8 @@ class Family:
 
     name: str
     checkpoint: Path
-    processor: Any
-    maker: SampleMaker
+    processor: Any = field(repr=False)
+    maker: SampleMaker = field(repr=False)
 
 
 def build_family(name: str, folder: Path) -> Family:

@@ -6,6 +6,7 @@ import io
 import multiprocessing
 import pickle
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -185,9 +186,10 @@ def _read_in_a_fresh_process(pickled: bytes, position: int, queue: Any) -> None:
     queue.put({name: value.numpy() for name, value in collator([dataset[position]]).items()})
 
 
-def test_data_set_and_collator_work_in_a_spawned_process(family: Family, miniature_store: Any) -> None:
-    store = Store.open(miniature_store)
-    dataset, collator = FinishedSamples(store, range(20), family.maker), Collator(0)
+def test_data_set_and_collator_work_in_a_spawned_process(tiny_checkpoint: Path, miniature_store: Path) -> None:
+    processor = load_processor(str(tiny_checkpoint), image_max_pixels=IMAGE_CAP)
+    tiny = SampleMaker(processor, max_length=1024, backend="qwen_vl")
+    dataset, collator = FinishedSamples(Store.open(miniature_store), range(20), tiny), Collator(0)
     context = multiprocessing.get_context("spawn")
     queue = context.SimpleQueue()
     process = context.Process(target=_read_in_a_fresh_process, args=(pickle.dumps((dataset, collator)), 5, queue))
