@@ -49,15 +49,15 @@ class SubjectRows:
         Raises:
             UserError: an image that is only a path to no file.
         """
-        names = [name for name in IMAGE_FIELDS if name in self.table.column_names]
-        row = self.table.select(names).slice(index, 1).to_pylist()[0]
-        return [self._encoded(row[name]) for name in names if row[name] is not None]
+        there = set(self.table.column_names)
+        found = (self.table[name][index] for name in IMAGE_FIELDS if name in there)
+        return [self._encoded(scalar.as_py()) for scalar in found if scalar.is_valid]
 
     def _encoded(self, value: Mapping[str, Any] | bytes) -> bytes:
         if isinstance(value, bytes):
             return value
         if value.get("bytes") is not None:
-            return bytes(value["bytes"])
+            return value["bytes"]
         path = Path(value.get("path") or "")
         path = self.folder / path if self.folder else path
         if not path.is_file():
