@@ -142,7 +142,7 @@ def intervals(
             rows = np.arange(len(labels))
             axes.vlines(values, rows - 0.42, rows + 0.42, color=_MUTED, linewidth=1.4,
                         linestyle=("-", ":")[order % 2], label=flat(name))  # fmt: skip
-        axes.set_yticks(range(len(labels)), [textwrap.fill(flat(label, 40), 20) for label in labels])
+        axes.set_yticks(range(len(labels)), [_wrapped(label) for label in labels])
         axes.set_ylim(len(labels) - 0.5, -0.5)
         if from_zero:
             axes.set_xlim(0, 1.12 * max(value for entry in series for value in entry.y))
@@ -237,6 +237,11 @@ def _tick(value: float, _position: int | None = None) -> str:
     if size and size < 1e-3:
         return f"{value:.0e}".replace("e-0", "e-")
     return f"{value:g}"
+
+
+def _wrapped(label: str) -> str:
+    """A label in lines of some 20 characters; names like ``Mechanical_Engineering`` break at their underscores."""
+    return textwrap.fill(flat(label, 40).replace("_", " "), 20)
 
 
 def _colour(slot: int) -> str:

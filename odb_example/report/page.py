@@ -83,7 +83,7 @@ def render(comparison: Comparison) -> str:
         names=[name for name in LABELS if any(name in comparison.figures[run.name] for run in comparison.columns)],
         sections=sections(comparison),
         flips=[shown_flips(pair) for pair in comparison.pairs if pair.other.predictions and pair.baseline.predictions],
-        audits=[(run, audit_rows(run)) for run in comparison.runs if "audit" in run.documents],
+        audits=[(run, audit_summary(run), audit_rows(run)) for run in comparison.runs if "audit" in run.documents],
         differences=settings_that_differ(comparison.runs),
         provenance=[(run, provenance(run)) for run in comparison.runs],
         commands=commands(comparison),
@@ -254,8 +254,41 @@ def settings_that_differ(runs: Sequence[Run]) -> list[Difference]:
     ]
 
 
+def audit_summary(run: Run) -> list[tuple[str, str]]:
+    """What a reader must know before trusting the score, in words; what the audit does not hold is left out."""
+    audit = run.documents["audit"].value
+    margins, again = audit.get("margins") or {}, audit.get("batch_invariance") or {}
+    doubles, letters = audit.get("duplicates") or {}, audit.get("candidate_token_info") or {}
+    known = audit.get("known_figures")
+    rows = []
+    if letters:
+        single = sum(len(info.get("token_ids") or ()) == 1 for info in letters.values())
+        rows.append(("letters that are one token", f"{single} of {len(letters)}"))
+    if again:
+        words = f"{again['rows']} rows again, alone: largest difference {number(again['largest_difference'], 2)}"
+        rows.append(("batch invariance", f"{words}, {len(again['flips'])} flips"))
+    if margins:
+        noise = number(margins["numeric_noise"], 2)
+        rows.append(("near-ties", f"{margins['near_ties']} rows lead by no more than the numeric noise ({noise})"))
+        rows.append(("median lead of the best letter", f"{number(margins['p50'], 3)} nats"))
+    if known:
+        broken = [name for name, entry in known.items() if isinstance(entry, Mapping) and not entry.get("holds", True)]
+        rows.append(("known figures of the split", f"not as known: {several(broken)}" if broken else "all as known"))
+    if doubles:
+        same = len(doubles["same_prompt_and_images"])
+        rows.append(("duplicates", f"{len(doubles['sample_ids'])} ids twice, {same} groups of equal prompt and images"))
+    counts = (("oddities", audit.get("oddities")), ("option status", audit.get("option_status_counts")),
+              ("predictions", audit.get("prediction_counts")), ("answers", audit.get("answer_counts")),
+              ("excluded", run.value("benchmark.excluded_by_reason")))  # fmt: skip
+    for name, entry in counts:
+        if isinstance(entry, Mapping) and entry:
+            parts = [f"{key} {v.get('rows') if isinstance(v, Mapping) else v}" for key, v in entry.items()]
+            rows.append((name, ", ".join(parts)))
+    return rows
+
+
 def audit_rows(run: Run) -> list[tuple[str, str]]:
-    """The plain findings of the score's audit, flattened to ``field.field: value``."""
+    """All of the score's audit, flattened to ``field.field: value``; long lists are counted."""
     return list(_leaves(run.documents["audit"].value, ""))
 
 

@@ -165,9 +165,7 @@ def test_throughput_interval_agrees_with_a_plain_bootstrap(written: Json, raw: d
 
 
 def test_flips_are_the_rows_answered_differently(written: Json, raw: dict[str, Raw]) -> None:
-    answers = {
-        name: {row["sample_id"]: row["prediction"] for row in run.predictions} for name, run in raw.items()
-    }
+    answers = {name: {row["sample_id"]: row["prediction"] for row in run.predictions} for name, run in raw.items()}
     expected = {
         key: (answers["standard-none"][key], answers["odb-enable"][key])
         for key in answers["odb-enable"]

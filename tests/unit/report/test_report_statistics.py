@@ -66,7 +66,10 @@ def test_throughput_ratio_of_steady_runs_is_narrow_and_of_shaky_ones_wide() -> N
     samples = [np.full(300, 2.0), np.full(100, 12.0)]
     widths = []
     for spread in (0.01, 0.5):
-        seconds = [np.full(300, 0.2) * generator.lognormal(0, spread, 300), np.full(100, 0.6) * generator.lognormal(0, spread, 100)]
+        seconds = [
+            np.full(300, 0.2) * generator.lognormal(0, spread, 300),
+            np.full(100, 0.6) * generator.lognormal(0, spread, 100),
+        ]
         low, high = statistics.throughput_ratio(samples, seconds, [0.0, 0.0])
         assert low < (100 * 12 / seconds[1].sum()) / (600 / seconds[0].sum()) < high
         widths.append(high - low)
