@@ -10,7 +10,7 @@ from PIL import Image
 
 from odb_example.data.chat import ChatTemplate, Message, Shape, shape_of
 from odb_example.data.encoding import ConversationEncoder, Encoded, Program
-from odb_example.data.samples import Made, Size
+from odb_example.data.samples import Made, Size, token_tensor
 from odb_example.data.vision import GridVision
 from odb_example.errors import UserError
 
@@ -61,7 +61,7 @@ class QwenBackend:
         """``mm_token_type_ids``, 1 on image placeholders, where this checkpoint's processor gives it."""
         if not self._token_types:
             return {}
-        return {"mm_token_type_ids": (torch.tensor(encoded.ids) == self._encoder.image_id).to(torch.int64)}
+        return {"mm_token_type_ids": (token_tensor(encoded.ids) == self._encoder.image_id).to(torch.int64)}
 
     def _encode(self, messages: Sequence[Message], sizes: Sequence[Size], *, generation_prompt: bool) -> Encoded:
         shape = shape_of(messages)
