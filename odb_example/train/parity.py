@@ -124,7 +124,8 @@ class Compare(TrainerCallback):
     """Collects the errors of one run; only the main rank computes references, from what all ranks held."""
 
     def __init__(self, trainer: ExactTrainer, dataset: FinishedSamples, objective: ExactObjective) -> None:
-        self._trainer, self._dataset, self._objective = trainer, dataset, objective
+        assert trainer.model is not None
+        self._trainer, self._model, self._dataset, self._objective = trainer, trainer.model, dataset, objective
         self._reference = copy.deepcopy(trainer.model).double().cpu()
         self._position_of = {index: position for position, index in enumerate(dataset.indices)}
         self._seen = 0
@@ -141,11 +142,11 @@ class Compare(TrainerCallback):
         self.samples += union
         if not state.is_world_process_zero:
             return
-        self._reference.load_state_dict(self._trainer.model.state_dict())
+        self._reference.load_state_dict(self._model.state_dict())
         reference, value = reference_gradient(
             self._reference, self._dataset, [self._position_of[index] for index in union], self._objective
         )
-        gradient = flat_gradient(self._trainer.model)
+        gradient = flat_gradient(self._model)
         self.errors.append(float((gradient - reference).norm() / reference.norm()))
         self.values.append(value)
 

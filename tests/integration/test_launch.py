@@ -16,7 +16,7 @@ from odb_example import launch
 from odb_example.errors import CheckFailed, UserError
 from odb_example.settings import Settings
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("ranks")]
+pytestmark = [pytest.mark.integration, pytest.mark.ranks]
 
 STAGES = """
 import os, sys, time

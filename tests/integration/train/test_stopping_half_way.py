@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("ranks")]
+pytestmark = [pytest.mark.integration, pytest.mark.ranks]
 
 # Hundreds of one-sample batches wait unread, more than the pipe between the processes holds.
 STOPS_EARLY = """
