@@ -186,7 +186,8 @@ def _print_summary(report: InspectReport, closely: Sequence[tuple[Inspected, Sam
         console.print(
             f"ODB at a budget of {settings.token_budget} tokens and a buffer of {settings.buffer_size}, expected for "
             f"one epoch: {fill.rows:.1f} samples a batch, {fill.fill:.0%} of the budget filled, {fill.padding:.1%} "
-            f"padding, {fill.over_budget} samples above the budget"
+            f"padding, {fill.over_budget} samples above the budget",
+            soft_wrap=True,
         )
     if report.histogram:
         console.print(f"histogram: {report.histogram}", soft_wrap=True)
