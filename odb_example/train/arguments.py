@@ -11,6 +11,7 @@ import argparse
 import difflib
 import importlib.util
 import json
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
+import torch.distributed
 from transformers import HfArgumentParser, TrainingArguments
 
 from odb_example.errors import UserError
@@ -66,15 +68,18 @@ def precision(settings: Settings, device: torch.device, sharding: Sharding) -> P
     return Precision(computed if sharding.startswith("zero") else torch.float32, wanted, settings.fp16)
 
 
-def deepspeed_config(settings: Settings, device: torch.device) -> dict[str, Any] | None:
-    """The DeepSpeed configuration in force: shipped ZeRO-2 on GPUs by default, None where it is off.
+def deepspeed_config(settings: Settings, device: torch.device, world_size: int) -> dict[str, Any] | None:
+    """The DeepSpeed configuration in force: shipped ZeRO-2 on several GPUs by default, None where it is off.
+
+    On one GPU there is nothing to spread, so it must be asked for there.
 
     Raises:
         UserError: DeepSpeed asked for but not installed, or a file that cannot be read.
     """
     named = settings.deepspeed
     if named is None:
-        named = "zero2" if device.type == "cuda" and not settings.fsdp and _installed("deepspeed") else "none"
+        wanted = device.type == "cuda" and world_size > 1 and not settings.fsdp and _installed("deepspeed")
+        named = "zero2" if wanted else "none"
     if named in ("none", ""):
         return None
     if not _installed("deepspeed"):
@@ -86,6 +91,22 @@ def deepspeed_config(settings: Settings, device: torch.device) -> dict[str, Any]
         return dict(json.loads(Path(named).read_text(encoding="utf-8")))
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read DeepSpeed config {named}: {error}", "give zero2, zero3, none or a file") from None
+
+
+def start_deepspeed(device: torch.device) -> None:
+    """Join DeepSpeed's communication: loading under ZeRO-3 needs it, and TrainingArguments start it on GPUs only.
+
+    A process that no launcher started becomes the one rank of a job of its own.
+    """
+    import deepspeed
+
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group(
+            "nccl" if device.type == "cuda" else "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
+        )
+    for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):
+        os.environ.setdefault(name, value)
+    deepspeed.init_distributed(dist_backend=torch.distributed.get_backend(), auto_mpi_discovery=False)
 
 
 def sharding_of(deepspeed: Mapping[str, Any] | None, fsdp: str | None) -> Sharding:

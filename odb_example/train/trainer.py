@@ -27,7 +27,14 @@ from odb_example.files import write_json
 from odb_example.models.loading import ensure_model, load_processor, save_checkpoint
 from odb_example.settings import Settings
 from odb_example.train.adapters import is_adapted, load_for_training
-from odb_example.train.arguments import Precision, build_arguments, deepspeed_config, precision, sharding_of
+from odb_example.train.arguments import (
+    Precision,
+    build_arguments,
+    deepspeed_config,
+    precision,
+    sharding_of,
+    start_deepspeed,
+)
 from odb_example.train.callbacks import (
     EpochFromSamples,
     Progress,
@@ -158,7 +165,9 @@ def assemble(
     if resumed:
         loader.load_state_dict(resumed.loader)
     budget = _row_budget(settings, ranks, loader, resumed)
-    deepspeed = deepspeed_config(settings, ranks.device)
+    deepspeed = deepspeed_config(settings, ranks.device, ranks.world_size)
+    if deepspeed is not None:
+        start_deepspeed(ranks.device)
     number_format = precision(settings, ranks.device, sharding_of(deepspeed, settings.fsdp))
     arguments = build_arguments(
         settings,

@@ -52,7 +52,7 @@ def test_wrong_training_arguments_are_one_line_with_the_mend(tmp_path: Path, giv
 
 
 def test_the_shipped_deepspeed_files_are_the_stages_they_say() -> None:
-    zero2, zero3 = (deepspeed_config(Settings(deepspeed=name), CPU) for name in ("zero2", "zero3"))
+    zero2, zero3 = (deepspeed_config(Settings(deepspeed=name), CPU, 2) for name in ("zero2", "zero3"))
     assert (sharding_of(zero2, None), sharding_of(zero3, None)) == ("zero", "zero3")
     assert zero2 is not None
     assert zero3 is not None
@@ -66,16 +66,18 @@ def test_the_shipped_deepspeed_files_are_the_stages_they_say() -> None:
 
 
 def test_deepspeed_is_off_on_cpus_and_where_it_is_said() -> None:
-    assert deepspeed_config(Settings(), CPU) is None
-    assert deepspeed_config(Settings(deepspeed="none"), GPU) is None
+    assert deepspeed_config(Settings(), CPU, 2) is None
+    assert deepspeed_config(Settings(deepspeed="none"), GPU, 2) is None
+    assert deepspeed_config(Settings(), GPU, 1) is None
+    assert sharding_of(deepspeed_config(Settings(), GPU, 2), None) == "zero"
 
 
 def test_a_deepspeed_file_of_ones_own_is_read(tmp_path: Path) -> None:
     own = tmp_path / "own.json"
     own.write_text(json.dumps({"zero_optimization": {"stage": 1}}))
-    assert deepspeed_config(Settings(deepspeed=str(own)), CPU) == {"zero_optimization": {"stage": 1}}
+    assert deepspeed_config(Settings(deepspeed=str(own)), CPU, 2) == {"zero_optimization": {"stage": 1}}
     with pytest.raises(UserError, match="cannot read DeepSpeed config"):
-        deepspeed_config(Settings(deepspeed=str(tmp_path / "missing.json")), CPU)
+        deepspeed_config(Settings(deepspeed=str(tmp_path / "missing.json")), CPU, 2)
 
 
 def test_fsdp_words_become_an_fsdp2_configuration(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -62,7 +64,7 @@ def test_sums_over_normaliser_are_the_objective_however_a_step_is_cut(
     samples = [_sample(length, seed, share=0.6) for length, seed in shapes]
     samples.append(_sample(5, 1, share=1.0))  # at least one label in the step
     edges = [0, *sorted(cut for cut in cuts if cut < len(samples)), len(samples)]
-    batches = [_padded(samples[a:b]) for a, b in zip(edges, edges[1:], strict=False)]
+    batches = [_padded(samples[a:b]) for a, b in itertools.pairwise(edges)]
     total = sum(normaliser(labels, objective) for _, labels in batches)
     value = sum(float(batch_sum(logits, labels, objective)) for logits, labels in batches) / total
     assert value == pytest.approx(_by_definition(samples, objective), rel=1e-5)
