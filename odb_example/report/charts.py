@@ -21,7 +21,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from odb_example.report.words import flat, number
 
@@ -168,9 +168,8 @@ def histogram(
     with _figure(3.2) as (figure, axes):
         base = np.zeros(len(edges) - 1)
         for slot, (name, count) in enumerate(counts.items()):
-            axes.bar(edges[:-1], count, width=np.diff(edges), bottom=base, align="edge", color=_colour(slot),
-                     label=flat(name, 24), linewidth=0.4, edgecolor=_GRID)  # fmt: skip
-            base += count
+            axes.stairs(base + count, edges, baseline=base, fill=True, color=_colour(slot), label=flat(name, 24))
+            base = base + count
         _log(axes, "x", values)
         axes.yaxis.set_major_locator(MaxNLocator(5, integer=True, steps=_NICE))
         _finish(figure, axes, x_label, y_label, legend=True)
@@ -225,7 +224,7 @@ def _log(axes: Axes, which: str, values: Sequence[float]) -> None:
     wide = max(values) / min(values) > 100
     axis.set_major_locator(LogLocator(10, subs=(1.0,) if wide else (1.0, 2.0, 5.0)))
     axis.set_major_formatter(FuncFormatter(_tick))
-    axis.set_minor_formatter(NullFormatter())
+    axis.set_minor_locator(NullLocator())
 
 
 def _tick(value: float, _position: int | None = None) -> str:
