@@ -62,8 +62,7 @@ def test_what_differs_is_named_with_the_figures_that_fall(case: str, tmp_path: P
     assert fallen <= states
     if fallen == {"throughput"}:
         assert states == {"throughput"}
-    top = render(comparison).split("<main>")[0]
-    assert condition in top
+    assert condition in comparison.verdict.sentence
     assert "Not comparable" in headline(comparison.pairs[0])
 
 
@@ -185,17 +184,27 @@ TAMPERING: dict[str, tuple[Callable[[Path], None], str, str]] = {
 
 
 @pytest.mark.parametrize("case", TAMPERING)
-def test_a_doctored_run_folder_is_named_at_the_top_of_the_page(case: str, pair: Pair) -> None:
+def test_a_doctored_run_folder_is_found_and_its_figures_fall(case: str, pair: Pair) -> None:
     change, words, figure = TAMPERING[case]
     odb, standard = pair()
     change(odb)
-    comparison = _compared(odb, standard)
-    assert list(comparison.verdict.damaged) == ["odb-enable"]
-    assert comparison.verdict.figures[figure].status == "not comparable"
-    top = render(comparison).split("<main>")[0]
-    assert "odb-enable" in top
-    assert words in top
-    assert "contradict" in top
+    verdict = _compared(odb, standard).verdict
+    assert list(verdict.damaged) == ["odb-enable"]
+    assert verdict.figures[figure].status == "not comparable"
+    assert any(words in f"{entry.file} {entry.words}" for entry in verdict.damaged["odb-enable"])
+    assert "odb-enable" in verdict.sentence
+
+
+def test_what_was_doctored_and_what_differs_stands_at_the_top_of_the_page(tmp_path: Path, pair: Pair) -> None:
+    odb, _ = pair()
+    _edited_prediction(odb)
+    _edit(odb / "eval_out_hf_valloss" / "eval_results.json", lambda results: results.update(eval_loss=0.5))
+    plan = Plan(loader="standard", fingerprint="ab" * 32, objective="sample")
+    other = write_run(tmp_path / "standard-none", plan)
+    top = render(_compared(odb, other)).split("<main>")[0]
+    for words in ("odb-enable", "contradict", "mmmu_mc_likelihood_hf", "eval_loss", "data fingerprint", "objective"):
+        assert words in top, words
+    assert "no figure that may be compared" in top
 
 
 def test_what_a_run_does_not_state_is_unknown_not_assumed(pair: Pair) -> None:
