@@ -141,11 +141,15 @@ def check(pipeline: str | None, deviations: Path | None) -> int:
 
 
 def bench(settings: Settings, what: str, count: int | None, seconds: float, held_out: int) -> int:
-    """Measure the loaders, or hold random loader configurations to their promises."""
+    """Measure loaders or evaluations side by side, or hold random loader configurations to their promises."""
     if what == "coverage":
         from odb_example.benchmarks.coverage import main as cover
 
         return int(cover(count or 200) > 0)
+    if what == "evaluation":
+        from odb_example.benchmarks.evaluation import main as bench_evaluation
+
+        return bench_evaluation(count or 1200)
     from odb_example.benchmarks.loaders import bench_loaders
 
     return bench_loaders(settings, count or 1500, seconds, held_out)
@@ -275,11 +279,11 @@ COMMANDS: Mapping[str, cli.Spec] = {
         ),
     ),
     "bench": cli.Spec(
-        run=bench, help="loaders: all of them side by side on your data. coverage: random configurations.",
+        run=bench, help="loaders or evaluation: all ways side by side in one run. coverage: random configurations.",
         groups=(TRAIN,),
         parameters=(
-            click.Argument(["what"], type=click.Choice(["loaders", "coverage"])),
-            click.Option(["--count"], type=int, help="samples a loader (1500), or configurations (200)"),
+            click.Argument(["what"], type=click.Choice(["loaders", "evaluation", "coverage"])),
+            click.Option(["--count"], type=int, help="samples a loader (1500), records (1200), or configurations (200)"),
             click.Option(["--seconds"], type=float, default=15.0, help="training time of the losses at equal seconds"),
             click.Option(["--held-out"], type=int, default=100, help="validation samples"),
         ),
