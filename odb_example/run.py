@@ -283,7 +283,7 @@ COMMANDS: Mapping[str, cli.Spec] = {
         groups=(TRAIN,),
         parameters=(
             click.Argument(["what"], type=click.Choice(["loaders", "evaluation", "coverage"])),
-            click.Option(["--count"], type=int, help="samples a loader (1500), records (1200), or configurations (200)"),
+            click.Option(["--count"], type=int, help="samples a loader (1500), records (1200), configurations (200)"),
             click.Option(["--seconds"], type=float, default=15.0, help="training time of the losses at equal seconds"),
             click.Option(["--held-out"], type=int, default=100, help="validation samples"),
         ),

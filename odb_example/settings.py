@@ -67,7 +67,12 @@ class Settings(BaseModel):
         None, "run folder (default: OUTPUT_ROOT/{loader}-{integration})", TRAIN, env="ODB_MM_MIX_OUTPUT_DIR"
     )
     overwrite: bool = _option(
-        False, "replace a store, run folder or results made with other settings", DATA, TRAIN, VALLOSS, BENCHMARK,
+        False,
+        "replace a store, run folder or results made with other settings",
+        DATA,
+        TRAIN,
+        VALLOSS,
+        BENCHMARK,
         env="ODB_MM_MIX_OVERWRITE",
     )
     source_data: str | None = _option(

@@ -113,7 +113,8 @@ def test_half_transparent_black_on_white_is_grey() -> None:
 @pytest.mark.parametrize(
     ("mode", "kind"),
     [("1", "PNG"), ("L", "PNG"), ("P", "PNG"), ("P", "GIF"), ("CMYK", "TIFF"), ("CMYK", "JPEG"), ("RGB", "BMP"),
-     ("RGBA", "PNG"), ("LA", "PNG"), ("YCbCr", "TIFF"), ("LAB", "TIFF"), ("F", "TIFF"), ("I", "TIFF"), ("L", "JPEG2000")],
+     ("RGBA", "PNG"), ("LA", "PNG"), ("YCbCr", "TIFF"), ("LAB", "TIFF"), ("F", "TIFF"), ("I", "TIFF"),
+     ("L", "JPEG2000")],
 )  # fmt: skip
 def test_any_mode_becomes_rgb_of_the_same_size(mode: str, kind: str) -> None:
     image = Image.new("LAB", RGB.size) if mode == "LAB" else RGB.convert(mode)

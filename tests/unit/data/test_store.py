@@ -209,7 +209,7 @@ def test_an_unfinished_build_is_no_store_and_is_taken_up(tmp_path: Path) -> None
     with StoreWriter(path, sources=["a", "b"], plan=plan) as writer:
         with writer.source("a") as part:
             part.add(image_record(0, kept, source="a"), [kept])
-        with pytest.raises(RuntimeError, match="power cut"), writer.source("b") as part:
+        with pytest.raises(RuntimeError, match="power cut"), writer.source("b") as part:  # noqa: PT012
             part.add(text_record(0, source="b"))
             raise RuntimeError("power cut")
     assert not path.exists()
@@ -226,7 +226,7 @@ def test_an_unfinished_build_is_no_store_and_is_taken_up(tmp_path: Path) -> None
 def test_images_of_a_stopped_part_that_no_record_names_are_swept(tmp_path: Path) -> None:
     orphan = image_of(png(1))
     with StoreWriter(tmp_path / "store", sources=["a"], plan={}) as writer:
-        with pytest.raises(RuntimeError), writer.source("a") as part:
+        with pytest.raises(RuntimeError), writer.source("a") as part:  # noqa: PT012
             part.add(image_record(0, orphan, source="a"), [orphan])
             raise RuntimeError
         with writer.source("a") as part:

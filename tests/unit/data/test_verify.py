@@ -132,12 +132,13 @@ def palette_image() -> bytes:
     return encoded(image, transparency=3)
 
 
+ORIENTATION_6 = b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0"
 UNUSUAL = {
     "one pixel": encoded(Image.new("RGB", (1, 1), "red")),
     "16 bits": encoded(Image.fromarray(np.full((9, 9), 40_000, "uint16"))),
     "CMYK": encoded(Image.new("CMYK", (9, 9), (10, 200, 30, 40)), "JPEG"),
     "palette with transparency": palette_image(),
-    "turned by EXIF": encoded(Image.new("RGB", (9, 5)), "JPEG", exif=b"Exif\0\0II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0"),
+    "turned by EXIF": encoded(Image.new("RGB", (9, 5)), "JPEG", exif=ORIENTATION_6),
     "animated": encoded(Image.new("P", (9, 9), 1), "GIF", save_all=True, append_images=[Image.new("P", (9, 9), 2)]),
     "strip within the ratio": strip(200),
 }  # fmt: skip
