@@ -142,7 +142,10 @@ def select_trainable(
             or (part == "language" and freeze_language_model)
         )
         parameter.requires_grad_(wanted and not frozen)
-    trainable = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+    # Under ZeRO-3 a parameter is empty between uses; DeepSpeed notes its true size beside it.
+    trainable = sum(
+        getattr(parameter, "ds_numel", parameter.numel()) for parameter in model.parameters() if parameter.requires_grad
+    )
     if not trainable:
         raise UserError(
             f"no parameter is left to train with keywords {', '.join(keywords)} and the chosen freezes",

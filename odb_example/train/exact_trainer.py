@@ -82,10 +82,14 @@ class ExactTrainer(Trainer):
         return (self._recorder.emitted_samples + self.step_counts.samples) / self._recorder.num_train_samples
 
     def whole_state_dict(self) -> dict[str, torch.Tensor] | None:
-        """The whole weights on the main rank where they are sharded, else None. Every rank must call it."""
-        if self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            return cast(dict[str, torch.Tensor], self.accelerator.get_state_dict(self.model_wrapped))
-        return None
+        """The whole weights on the main rank where parameters are sharded, else None. Every rank must call it."""
+        zero3 = self.is_deepspeed_enabled and self.accelerator.deepspeed_config["zero_optimization"]["stage"] == 3
+        if not (zero3 or self.is_fsdp_enabled):
+            return None
+        state: dict[str, torch.Tensor] = self.accelerator.get_state_dict(self.model_wrapped) or {}  # None elsewhere
+        # Gathered copies share no memory, so that tied weights would be written twice.
+        tied = getattr(self.accelerator.unwrap_model(self.model), "all_tied_weights_keys", None) or {}
+        return {name: tensor for name, tensor in state.items() if name not in tied or tied[name] not in state}
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[dict[str, Any]], num_batches: int, device: torch.device
