@@ -1,6 +1,6 @@
 """`train`: from settings to a trained and recorded run, inside one rank.
 
-Reads top to bottom: join the ranks, open inputs, claim the run folder, make loader, model and Trainer, train, save,
+Reads top to bottom: join the ranks, open inputs, make loader, model and Trainer, claim the run folder, train, save,
 write the records. This file and its neighbours `exact_trainer`, `callbacks` and `arguments` know transformers'
 Trainer; a second trainer would be one more file beside them, on the same inputs, loaders, objective and recorder.
 """
@@ -92,13 +92,13 @@ def train(settings: Settings) -> TrainResult:
     inputs = open_inputs(settings, processor, ranks)
     identity = _identity(settings, inputs)
     resumed = find_resume_point(folder, identity, settings)
-    if ranks.is_main:
-        claim(folder, identity, settings)
-    distributed.barrier()
 
     recorder = Recorder(len(inputs.training), earlier=resumed.steps if resumed else ())
     progress = _progress(settings, ranks, recorder)
     run = assemble(settings, ranks, inputs, model_name, processor, recorder, progress=progress, resumed=resumed)
+    if ranks.is_main:  # only now that nothing in settings, data or model can stop the run: an earlier run stays whole
+        claim(folder, identity, settings)
+    distributed.barrier()
     run.trainer.add_callback(TrainedSamples(run.trainer, run.loader, recorder, identity, settings, folder))
     trainable = get_model_param_count(run.trainer.model, trainable_only=True)
     if ranks.is_main:
