@@ -53,6 +53,7 @@ def repository(tmp_path: Path) -> Path:
 def run(site: Path, repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("ODB_PIPELINE", None)
+    environment.pop("CI", None)  # there pytest repeats whole messages in its summary
     return subprocess.run(
         [sys.executable, *arguments], cwd=repository, env=environment, capture_output=True, text=True, timeout=300
     )
