@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
@@ -55,7 +55,12 @@ class ExactTrainer(Trainer):
         log_every: int,
     ) -> None:
         super().__init__(
-            model=model, args=args, processing_class=processor, callbacks=callbacks, compute_loss_func=self._loss
+            model=model,
+            args=args,
+            eval_dataset=cast(Any, evaluation),  # only its presence is looked at: `evaluate` is ours
+            processing_class=processor,
+            callbacks=callbacks,
+            compute_loss_func=self._loss,
         )
         self.loss_is_scaled_for_ga = objective in ("token", "sample")
         self.step_counts = StepCounts()
@@ -83,8 +88,7 @@ class ExactTrainer(Trainer):
 
     def whole_state_dict(self) -> dict[str, torch.Tensor] | None:
         """The whole weights on the main rank where parameters are sharded, else None. Every rank must call it."""
-        zero3 = self.is_deepspeed_enabled and self.accelerator.deepspeed_config["zero_optimization"]["stage"] == 3
-        if not (zero3 or self.is_fsdp_enabled):
+        if not self._sharded:
             return None
         state: dict[str, torch.Tensor] = self.accelerator.get_state_dict(self.model_wrapped) or {}  # None elsewhere
         # Gathered copies share no memory, so that tied weights would be written twice.
@@ -160,13 +164,26 @@ class ExactTrainer(Trainer):
     ) -> dict[str, float]:
         """Validation loss of both objectives, as sums over sums: the same for any grouping and number of ranks."""
         began = time.perf_counter()
-        metrics = evaluate_loss(self.model_wrapped, self._evaluation or (), self.args.device, self._prepare_inputs)
+        metrics = evaluate_loss(self.model_wrapped, self._evaluation or (), self.args.device, self._evaluation_inputs)
         named = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
         named[f"{metric_key_prefix}_runtime"] = round(time.perf_counter() - began, 4)
         self.log(dict(named))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, named)
         self._step_began += time.perf_counter() - began
         return named
+
+    def _evaluation_inputs(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        inputs, _ = split_batch(self._prepare_inputs(dict(batch)))
+        # Sharded modules gather their parameters as they run: every rank must run the same ones in evaluation too.
+        if self._sharded and self._blank_image is not None and "pixel_values" not in inputs:
+            return self._blank_image.behind(inputs)
+        return inputs
+
+    @property
+    def _sharded(self) -> bool:
+        """Whether each rank holds a part of the parameters only: ZeRO-3 or FSDP."""
+        stage = self.accelerator.deepspeed_config["zero_optimization"]["stage"] if self.is_deepspeed_enabled else 0
+        return self.is_fsdp_enabled or stage == 3
 
 
 class _Epochs:
@@ -187,15 +204,19 @@ def evaluate_loss(
     model: torch.nn.Module,
     batches: Iterable[Mapping[str, Any]],
     device: torch.device,
-    prepare: Any,
+    prepare: Callable[[Mapping[str, Any]], dict[str, Any]],
 ) -> dict[str, float]:
-    """Mean loss per sample (``loss``) and per label token (``token_weighted_loss``) over all ranks' batches."""
+    """Mean loss per sample (``loss``) and per label token (``token_weighted_loss``) over all ranks' batches.
+
+    Args:
+        prepare: model inputs of a batch, on ``device``.
+    """
     was_training = model.training
     model.eval()
     sums = torch.zeros(4, dtype=torch.float64, device=device)
     with torch.no_grad():
         for batch in batches:
-            inputs, _ = split_batch(prepare(dict(batch)))
+            inputs = prepare(batch)
             labels = inputs.pop("labels")
             logits = model(**inputs).logits
             objectives: tuple[Literal["sample", "token"], ...] = ("sample", "token")
