@@ -178,17 +178,14 @@ def doctor(settings: Settings) -> int:
 
 
 def test(arguments: tuple[str, ...]) -> int:
-    """The suite as CI runs it: unit and integration, then the gpu tier rehearsed on this machine."""
+    """The suite as CI runs it: unit and integration, on two workers."""
     import subprocess
 
     root = Path(__file__).resolve().parent.parent
     if not (root / "tests").is_dir():
         raise UserError("the suite is not in the installed package", "run it from a checkout")
     suite = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", *arguments]
-    rehearsal = [sys.executable, "-m", "pytest", "-m", "gpu", "tests/gpu", "--device", "cpu", "--num-processes", "2"]
-    return subprocess.run(suite, cwd=root).returncode or (
-        0 if arguments else subprocess.run(rehearsal, cwd=root).returncode
-    )
+    return subprocess.run(suite, cwd=root).returncode
 
 
 def _stage(stage: str, settings: Settings) -> int:
