@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from odb_example.evaluate.subjects import DISCIPLINES
+
 Schema = dict[str, Any] | list[Any] | None
 
 
@@ -35,14 +37,6 @@ EVAL_RESULTS: Schema = {
     "label_tokens_per_sample": LABEL_TOKENS_PER_SAMPLE,
 }
 _SCORE = _leaves("accuracy total correct")
-DISCIPLINES = (
-    "Art & Design",
-    "Business",
-    "Science",
-    "Health & Medicine",
-    "Humanities & Social Science",
-    "Tech & Engineering",
-)
 BENCHMARK_RESULTS: Schema = {
     **_leaves("protocol split checkpoint dataset subjects evaluated_samples excluded_samples total_rows_seen"),
     **_leaves("overall_accuracy overall_correct overall_total excluded_by_reason prediction_counts"),

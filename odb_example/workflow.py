@@ -13,12 +13,13 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from odb_example.evaluate.folders import BENCHMARK_FOLDER, RESULTS, VALIDATION_FOLDER
 from odb_example.files import read_json
 from odb_example.settings import Settings
 from odb_example.train.run_folder import run_folder as run_folder
 
-VALLOSS_FILE = Path("eval_out_hf_valloss", "eval_results.json")
-BENCHMARK_FILE = Path("mmmu_mc_likelihood_hf", "mmmu_mc_likelihood_results.json")
+VALLOSS_FILE = Path(VALIDATION_FOLDER, "eval_results.json")
+BENCHMARK_FILE = Path(BENCHMARK_FOLDER, RESULTS)
 Stage = Callable[[Settings], int | None]
 
 
