@@ -43,6 +43,18 @@ def writing(path: Path, mode: str = "w") -> Iterator[IO[Any]]:
             os.unlink(temporary)
 
 
+def require_writable(folder: Path) -> None:
+    """Refuse a folder that could not be made or written to. Nothing is made.
+
+    Raises:
+        UserError: what stands in its place is no folder, or takes no new entries.
+    """
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        why = "may not be written to" if there.is_dir() else "is no folder"
+        raise UserError(f"cannot write {folder}: {there} {why}", "name another folder")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON. NaN is refused: it is no JSON, and a reader elsewhere would stumble."""
     with writing(path) as stream:

@@ -48,14 +48,23 @@ def inspect(settings: Settings) -> int:
 
 
 def train(settings: Settings) -> int:
+    from odb_example.preflight import before_training
+
+    before_training(settings)
     return _stage(TRAIN_STAGE, settings)
 
 
 def eval_valloss(settings: Settings) -> int:
+    from odb_example.preflight import before_validation_loss
+
+    before_validation_loss(settings)
     return _stage(VALLOSS_STAGE, settings)
 
 
 def benchmark(settings: Settings) -> int:
+    from odb_example.preflight import before_scoring
+
+    before_scoring(settings)
     return _stage(BENCHMARK_STAGE, settings)
 
 

@@ -1,4 +1,4 @@
-"""Which checkpoint is evaluated, what it is (a digest of its files), and where its results go."""
+"""Which checkpoint is evaluated, what it is (a digest of its files), and where its results go. Costs no torch."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from huggingface_hub import try_to_load_from_cache
-from transformers import PreTrainedModel
 
-from odb_example import distributed
-from odb_example.distributed import Ranks
 from odb_example.errors import UserError
 from odb_example.files import read_json
-from odb_example.models.loading import load_model
 from odb_example.settings import Settings
 
 # What a checkpoint's figures depend on. Results and logs that lie in the same folder do not change what it is.
@@ -99,22 +94,6 @@ def train_summary(checkpoint: Checkpoint) -> dict[str, Any] | None:
             known = read_json(identity) if identity.is_file() else {}
             return {"data_fingerprint": known.get("data_fingerprint")} | summary
     return None
-
-
-def shared_fingerprint(checkpoint: Checkpoint, ranks: Ranks) -> str:
-    """The checkpoint's fingerprint, read by the first rank alone."""
-    return str(distributed.gather_objects(checkpoint.fingerprint() if ranks.is_main else "")[0])
-
-
-def place_model(name: str, dtype: torch.dtype, settings: Settings, device: torch.device) -> PreTrainedModel:
-    """The checkpoint's model on the device, ready to score."""
-    model = load_model(
-        name,
-        dtype=dtype,
-        attn_implementation=settings.attn_implementation,
-        trust_remote_code=settings.trust_remote_code,
-    )
-    return model.to(device).eval()  # type: ignore[arg-type]
 
 
 def output_folder(settings: Settings, checkpoint: Checkpoint, name: str, asked: str | None) -> Path:

@@ -29,9 +29,7 @@ from odb_example.evaluate.benchmark_files import Evidence, write_benchmark, writ
 from odb_example.evaluate.checkpoint import (
     find_checkpoint,
     output_folder,
-    place_model,
     refuse_other_results,
-    shared_fingerprint,
 )
 from odb_example.evaluate.environment import describe_effort, describe_environment, describe_model
 from odb_example.evaluate.folders import BENCHMARK_FOLDER, RESULTS
@@ -41,7 +39,7 @@ from odb_example.evaluate.partial import PARTIAL_FOLDER, PartialRows, discard_pa
 from odb_example.evaluate.prompts import PromptSamples, candidate_tokens
 from odb_example.evaluate.score_audit import canonical
 from odb_example.evaluate.scores import count_scores, excluded_row, prediction_row
-from odb_example.models.loading import load_processor
+from odb_example.models.loading import load_for_scoring, load_processor
 from odb_example.settings import Settings
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
@@ -155,14 +153,14 @@ def evaluate_benchmark(settings: Settings) -> dict[str, Any]:
     processor = load_processor(checkpoint.name, image_max_pixels=0, trust_remote_code=settings.trust_remote_code)
     letters = candidate_tokens(processor.tokenizer)
     dtype = DTYPES[settings.torch_dtype or ("bf16" if ranks.device.type == "cuda" else "fp32")]
-    model = place_model(checkpoint.name, dtype, settings, ranks.device)
+    model = load_for_scoring(checkpoint.name, settings, dtype, ranks.device)
     maker = SampleMaker(processor, max_length=sys.maxsize, backend="auto")
     samples = PromptSamples(read.rows, read.places, read.questions, maker, processor, settings.prompt_variant)
     pictures = distributed.gather_objects(samples.all_pictures() if ranks.is_main else [])[0]
     # What the figures depend on; rows of a stopped run are taken over only where all of it is the same.
     basis = {
         "protocol": protocol_name(settings.prompt_variant),
-        "checkpoint_fingerprint": shared_fingerprint(checkpoint, ranks),
+        "checkpoint_fingerprint": distributed.gather_objects(checkpoint.fingerprint() if ranks.is_main else "")[0],
         "dataset_fingerprint": dataset_fingerprint(read, pictures),
         "split": settings.split,
         "max_samples": settings.max_samples,

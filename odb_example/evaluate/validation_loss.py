@@ -24,9 +24,7 @@ from odb_example.evaluate.batching import Batch, Effort, Scored, score_samples
 from odb_example.evaluate.checkpoint import (
     find_checkpoint,
     output_folder,
-    place_model,
     refuse_other_results,
-    shared_fingerprint,
     train_summary,
 )
 from odb_example.evaluate.environment import describe_effort, describe_environment, describe_model
@@ -35,7 +33,7 @@ from odb_example.evaluate.held_out import choose_held_out
 from odb_example.evaluate.losses import summarize_losses
 from odb_example.evaluate.partial import PARTIAL_FOLDER, PartialRows, discard_partial
 from odb_example.files import write_json, write_json_lines
-from odb_example.models.loading import load_processor
+from odb_example.models.loading import load_for_scoring, load_processor
 from odb_example.settings import Settings
 
 PROTOCOL = "validation-loss-v1"
@@ -82,14 +80,14 @@ def evaluate_validation_loss(settings: Settings) -> dict[str, Any]:
         checkpoint.name, image_max_pixels=settings.image_max_pixels, trust_remote_code=settings.trust_remote_code
     )
     half = ranks.device.type == "cuda" if settings.eval_bf16 is None else settings.eval_bf16
-    model = place_model(checkpoint.name, torch.bfloat16 if half else torch.float32, settings, ranks.device)
+    model = load_for_scoring(checkpoint.name, settings, torch.bfloat16 if half else torch.float32, ranks.device)
     indices = held_out.indices[: settings.max_samples or None]
     maker = SampleMaker(processor, max_length=settings.max_length, backend=settings.processor_backend)
     samples = FinishedSamples(store, indices.tolist(), maker)
     # What the figures depend on; rows of a stopped run are taken over only where all of it is the same.
     basis = {
         "protocol": PROTOCOL,
-        "checkpoint_fingerprint": shared_fingerprint(checkpoint, ranks),
+        "checkpoint_fingerprint": distributed.gather_objects(checkpoint.fingerprint() if ranks.is_main else "")[0],
         "data_fingerprint": store.fingerprint,
         "split": held_out.describe(),
         "rows": len(indices),

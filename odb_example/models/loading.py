@@ -20,7 +20,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedM
 
 from odb_example.errors import UserError
 from odb_example.models.miniature import build_tiny_checkpoint
-from odb_example.settings import PRESETS, Settings
+from odb_example.models.source import is_the_miniature, require_model
+from odb_example.settings import Settings
 
 logger = logging.getLogger(__name__)
 
@@ -32,7 +33,7 @@ _PROJECTOR = ("merger", "multi_modal_projector", "connector")
 
 def ensure_model(settings: Settings) -> str:
     """The model to load; the miniature preset's own checkpoint is built where it is missing."""
-    if settings.preset == "miniature" and settings.model == PRESETS["miniature"]["model"]:
+    if is_the_miniature(settings):
         return str(build_tiny_checkpoint(Path(settings.model), seed=0))
     return settings.model
 
@@ -56,7 +57,7 @@ def load_processor(model: str, *, image_max_pixels: int, trust_remote_code: bool
     Raises:
         UserError: no such checkpoint, no processor or chat template in it, or a cap below its smallest image.
     """
-    _check_source(model)
+    require_model(model)
     try:
         processor = AutoProcessor.from_pretrained(model, trust_remote_code=trust_remote_code)
     except (OSError, ValueError) as error:
@@ -107,13 +108,28 @@ def load_model(
     Raises:
         UserError: no such checkpoint, or not an image-text one.
     """
-    _check_source(model)
+    require_model(model)
     try:
         return AutoModelForImageTextToText.from_pretrained(
             model, dtype=dtype, attn_implementation=attn_implementation, trust_remote_code=trust_remote_code
         )
     except (OSError, ValueError, ImportError) as error:
         raise UserError(f"cannot load the model of {model}: {_first_line(error)}", _mend(model)) from error
+
+
+def load_for_scoring(model: str, settings: Settings, dtype: torch.dtype, device: torch.device) -> PreTrainedModel:
+    """The checkpoint's model on the device, in evaluation mode.
+
+    Raises:
+        UserError: as `load_model`.
+    """
+    loaded = load_model(
+        model,
+        dtype=dtype,
+        attn_implementation=settings.attn_implementation,
+        trust_remote_code=settings.trust_remote_code,
+    )
+    return loaded.to(device).eval()  # type: ignore[arg-type]
 
 
 def select_trainable(
@@ -192,16 +208,6 @@ def _part_of(name: str) -> str:
     if any(word in name.split(".") for word in _TOWER):
         return "tower"
     return "language"
-
-
-def _check_source(model: str) -> None:
-    """A path that does not exist would otherwise be looked up on the Hub, with an error about repository names."""
-    looks_like_path = model.startswith((".", "/", "~")) or model.count("/") != 1
-    if Path(model).exists():
-        if not (Path(model) / "config.json").is_file():
-            raise UserError(f"{model} has no config.json", "name a checkpoint folder or a Hub id")
-    elif looks_like_path:
-        raise UserError(f"model folder {model} does not exist", "name a checkpoint folder or a Hub id")
 
 
 def _first_line(error: Exception) -> str:

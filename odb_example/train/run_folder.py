@@ -56,28 +56,37 @@ def checkpoints_of(folder: Path) -> list[Path]:
     return sorted(found, key=lambda path: int(path.name.removeprefix("checkpoint-")))
 
 
-def claim(folder: Path, identity: RunIdentity, settings: Settings) -> None:
-    """Make ``folder`` this run's: refuse what is another's, clear what a fresh start replaces, write who owns it.
+def refuse_anothers(folder: Path, identity: RunIdentity, settings: Settings) -> None:
+    """Refuse a folder that holds another run, or checkpoints that a fresh start would orphan, without ``--overwrite``.
 
     Raises:
-        UserError: another identity, or checkpoints that a fresh start would orphan, without ``--overwrite``; a folder
-            that cannot be written to.
+        UserError: it does.
     """
+    if settings.overwrite:
+        return
     if (folder / IDENTITY_FILE).is_file():
-        theirs = RunIdentity(**read_json(folder / IDENTITY_FILE))
-        differing = identity.differs_from(theirs)
-        if differing and not settings.overwrite:
+        differing = identity.differs_from(RunIdentity(**read_json(folder / IDENTITY_FILE)))
+        if differing:
             raise UserError(
                 f"run folder {folder} was made with other settings: {', '.join(differing)}",
                 "give another --output-dir, or --overwrite to replace it",
             )
     if settings.resume is None and (kept := checkpoints_of(folder)):
-        if not settings.overwrite:
-            raise UserError(
-                f"run folder {folder} holds {kept[-1].name}",
-                "give --resume newest to go on from it, or --overwrite to start again",
-            )
-        for path in kept:
+        raise UserError(
+            f"run folder {folder} holds {kept[-1].name}",
+            "give --resume newest to go on from it, or --overwrite to start again",
+        )
+
+
+def claim(folder: Path, identity: RunIdentity, settings: Settings) -> None:
+    """Make ``folder`` this run's: clear what a fresh start replaces, write who owns it.
+
+    Raises:
+        UserError: it is another's (`refuse_anothers`), or cannot be written to.
+    """
+    refuse_anothers(folder, identity, settings)
+    if settings.resume is None:
+        for path in checkpoints_of(folder):
             shutil.rmtree(path)
     shutil.rmtree(folder / PARTIAL_CHECKPOINTS, ignore_errors=True)
     write_json(folder / IDENTITY_FILE, asdict(identity))

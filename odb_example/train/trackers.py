@@ -39,10 +39,11 @@ def tracker_callbacks(settings: Settings, is_main: bool) -> list[TrainerCallback
 def _tensorboard(settings: Settings) -> TrainerCallback:
     if importlib.util.find_spec("tensorboard") is None:
         raise UserError("--report-to tensorboard needs the package tensorboard", "pip install tensorboard")
-    from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations import TensorBoardCallback
 
-    return TensorBoardCallback(tb_writer=SummaryWriter(log_dir=str(run_folder(settings) / "runs")))
+    callback = TensorBoardCallback()  # it writes nothing before training begins, when the folder is this run's
+    callback.logging_dir = callback.logging_dir or str(run_folder(settings) / "runs")
+    return callback
 
 
 def _known(word: str) -> TrainerCallback:

@@ -48,7 +48,7 @@ from odb_example.train.inputs import Inputs, open_inputs
 from odb_example.train.loaders import OdbLoader, TrainLoader, apply_odb, build_loader
 from odb_example.train.records import Recorder
 from odb_example.train.resume import ResumePoint, TrainedSamples, find_resume_point
-from odb_example.train.run_folder import PARTIAL_CHECKPOINTS, RunIdentity, claim, run_folder
+from odb_example.train.run_folder import PARTIAL_CHECKPOINTS, RunIdentity, claim, refuse_anothers, run_folder
 from odb_example.train.summary import opening, prefetch_factor, summary
 from odb_example.train.text_only import BlankImage
 from odb_example.train.trackers import tracker_callbacks
@@ -91,6 +91,7 @@ def train(settings: Settings) -> TrainResult:
     )
     inputs = open_inputs(settings, processor, ranks)
     identity = _identity(settings, inputs)
+    refuse_anothers(folder, identity, settings)  # before a large model is loaded for nothing
     resumed = find_resume_point(folder, identity, settings)
 
     recorder = Recorder(len(inputs.training), earlier=resumed.steps if resumed else ())

@@ -75,6 +75,7 @@ def test_training_leaves_the_files_of_the_reference(project: Path, name: str, lo
     assert schema.missing(steps, [schema.STEP]) == []
     assert sum(step["samples"] for step in steps) == 260
     assert (folder / "run_settings.yaml").is_file()
+    assert len(list((folder / "runs").glob("events.out.tfevents.*"))) == 1
 
 
 def test_training_prints_what_people_grep_for(project: Path, tmp_path: Path) -> None:

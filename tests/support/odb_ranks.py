@@ -87,11 +87,15 @@ def several_epochs(rank: int, world_size: int, make: Callable[..., Any], epochs:
 
 
 def orders_of_epochs(rank: int, world_size: int, make: Callable[..., Any], epochs: int) -> list[list[int]]:
-    """The identities of each epoch, in order, from a loop that marks what is trained on (bare: knows no such thing)."""
+    """The identities of each epoch, in order, from a loop that marks what is trained on (bare: knows no such thing).
+
+    Iterators are kept: torch knows their processes by ``id``, which bare ODB, when one is let go, does not give back.
+    """
     loader = make(rank, world_size, samples(40))
-    orders = []
+    orders, kept = [], []
     for _ in range(epochs):
-        order = [row for batch in identities(loader) for row in batch]
+        kept.append(iter(loader))
+        order = [row for batch in identities(kept[-1]) for row in batch]
         if isinstance(loader, OdbLoader):
             gathered: list[Any] = [None] * world_size
             dist.all_gather_object(gathered, order)
