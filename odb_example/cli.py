@@ -25,7 +25,11 @@ _DOTTED = re.compile(r"--(caps|trainer)\.([A-Za-z0-9_]+)(?:=(.*))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spec:
-    """One command: what it does, which groups of settings it offers, what it sets by itself."""
+    """One command: what it does, which groups of settings it offers, what it sets by itself.
+
+    Attributes:
+        forwards: options it does not know belong to the program behind it.
+    """
 
     run: Callable[..., int | None]
     help: str
@@ -33,6 +37,7 @@ class Spec:
     defaults: Mapping[str, Any] | None = None
     parameters: tuple[click.Parameter, ...] = ()
     aliases: tuple[str, ...] = ()
+    forwards: bool = False
 
 
 class _SettingsCommand(click.Command):
@@ -97,7 +102,13 @@ def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
 
 def _command(name: str, spec: Spec) -> click.Command:
     if not spec.groups:
-        return click.Command(name, params=list(spec.parameters), callback=spec.run, help=spec.help)
+        return click.Command(
+            name,
+            params=list(spec.parameters),
+            callback=spec.run,
+            help=spec.help,
+            context_settings={"ignore_unknown_options": spec.forwards},
+        )
     fields = fields_of(spec.groups)
     options: list[click.Parameter] = [_flag_of(field) for field in fields]
     options += [
@@ -176,6 +187,9 @@ def main(specs: Mapping[str, Spec], epilog: str, arguments: Sequence[str] | None
     except click.exceptions.NoArgsIsHelpError as error:
         print(error.ctx.get_help() if error.ctx else "")
         return 0
+    except click.UsageError as error:
+        words = " ".join(error.format_message().split())
+        return _fail(f"{words.rstrip('.')}; see {error.ctx.command.name} --help" if error.ctx else words)
     except click.ClickException as error:
         return _fail(" ".join(error.format_message().split()))
     except KeyboardInterrupt:

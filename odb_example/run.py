@@ -297,7 +297,7 @@ COMMANDS: Mapping[str, cli.Spec] = {
     "detection": cli.Spec(run=detection, help="The checks against the planted faults: all caught, all named?"),
     "test": cli.Spec(
         run=test, help="The suite as CI runs it; arguments go to pytest.",
-        parameters=(click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED),),
+        parameters=(click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED),), forwards=True,
     ),
 }  # fmt: skip
 

@@ -101,11 +101,21 @@ def test_one_evaluations_flags_reach_the_one_that_knows_them(capsys: pytest.Capt
     assert (shown["eval_split_mode"][0], shown["subjects"][0], shown["eval_save_dir"][0]) == ("tail", "Art", "x")
 
 
+def test_pytests_own_options_reach_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[list[str]] = []
+    monkeypatch.setattr(
+        subprocess, "run", lambda command, **_: called.append(command) or subprocess.CompletedProcess(command, 5)
+    )
+    asked = ["-x", "--durations=20", "-k", "cli", "tests/unit/test_cli.py"]
+    assert run.main(["test", *asked]) == 5
+    assert called[0][-len(asked) :] == asked
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["bencmark"], "unknown command 'bencmark'; did you mean benchmark?"),
-        (["standard", "--learning-rate", "1"], "No such option"),
+        (["standard", "--learning-rate", "1"], "No such option '--learning-rate'; see standard --help"),
         (["standard", "--lr"], "requires an argument"),
         (["standard", "--lr", "fast"], "--lr='fast' is not valid"),
         (["standard", "extra"], "unexpected extra argument"),
