@@ -100,6 +100,10 @@ def start_deepspeed(device: torch.device) -> None:
     """
     import deepspeed
 
+    if device.type == "cpu":
+        # DeepSpeed would compile its own CPU all-reduce here, in minutes, behind a lock that a killed run leaves for
+        # ever; gloo does the same work.
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group(
             "nccl" if device.type == "cuda" else "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
