@@ -6,11 +6,17 @@ import os
 from pathlib import Path
 
 import pytest
+import pytest_randomly
 
 pytest_plugins = ["odb_example.testing.plugin", "odb_example.testing.snapshots", "pytester"]
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# The commands that tests start find the checkout too, whether or not it is installed.
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+
+# DeepSpeed offers pytest-randomly a seeder; to ask for it is to import DeepSpeed, for seconds, into every process.
+pytest_randomly.entrypoint_reseeds = []
 
 
 @pytest.fixture(scope="session")

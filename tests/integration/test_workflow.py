@@ -1,17 +1,23 @@
-"""The commands end to end on the miniature, as people run them, and the files they leave."""
+"""The commands end to end on the miniature, and the files they leave.
+
+Data and training run as people run them, in processes of their own; what follows runs in this one, which has torch
+imported already.
+"""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from odb_example import schema
+from odb_example import run, schema
 from odb_example.files import read_json, read_json_lines
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("workflow")]
@@ -27,17 +33,34 @@ SMALL = {
 }
 
 
-def _run(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
-    own = {name: value for name, value in os.environ.items() if not name.startswith(("ODB_", "RANK", "WORLD"))}
+def _environment(**changes: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("ODB_", "RANK", "WORLD"))}
+    return kept | SMALL | changes
+
+
+def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "odb_example.run", *arguments],
         cwd=folder,
-        env={**own, **SMALL, "PYTHONPATH": str(Path(__file__).parents[2]), **environ},
+        env=_environment(),
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
+
+
+def _call(folder: Path, *arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """`_run` without the process."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        for name in os.environ.keys() - _environment().keys():
+            patch.delenv(name)
+        for name, value in _environment(**environ).items():
+            patch.setenv(name, value)
+        status = run.main(list(arguments))
+    return subprocess.CompletedProcess(list(arguments), status, out.getvalue(), err.getvalue())
 
 
 def _well(done: subprocess.CompletedProcess[str]) -> str:
@@ -79,7 +102,7 @@ def test_training_leaves_the_files_of_the_reference(project: Path, name: str, lo
 
 
 def test_training_prints_what_people_grep_for(project: Path, tmp_path: Path) -> None:
-    out = _well(_run(project, "standard", "--output-dir", str(tmp_path / "run"), "--max-steps", "2"))
+    out = _well(_call(project, "standard", "--output-dir", str(tmp_path / "run"), "--max-steps", "2"))
     start, end = out.index("{"), out.index("[odb-mm-mix-summary] ")
     begun, _ = json.JSONDecoder().raw_decode(out[start:])
     assert schema.missing(begun, schema.START_LINE) == []
@@ -92,7 +115,7 @@ def test_training_prints_what_people_grep_for(project: Path, tmp_path: Path) -> 
 @pytest.fixture(scope="module")
 def evaluated(project: Path) -> dict[str, str]:
     """Stdout of both evaluations of both loaders' checkpoints."""
-    return {command: _well(_run(project, command)) for command in ("eval-odb", "eval-standard")}
+    return {command: _well(_call(project, command)) for command in ("eval-odb", "eval-standard")}
 
 
 @pytest.mark.parametrize(("command", "name"), [("eval-odb", "odb-enable"), ("eval-standard", "standard-none")])
@@ -125,45 +148,51 @@ def test_evaluation_leaves_the_files_of_the_reference(
 
 
 def test_each_evaluation_alone_takes_the_odb_checkpoint(project: Path, tmp_path: Path) -> None:
-    _well(_run(project, "eval-valloss", "--output-dir", str(tmp_path / "loss"), "--max-samples", "8"))
+    _well(_call(project, "eval-valloss", "--output-dir", str(tmp_path / "loss"), "--max-samples", "8"))
     assert read_json(tmp_path / "loss" / "eval_results.json")["eval_samples"] == 8
-    _well(_run(project, "benchmark", "--output-dir", str(tmp_path / "mc"), "--max-samples", "8"))
+    _well(_call(project, "benchmark", "--output-dir", str(tmp_path / "mc"), "--max-samples", "8"))
     assert read_json(tmp_path / "mc" / "mmmu_mc_likelihood_results.json")["evaluated_samples"] == 8
 
 
 def test_inspect_prints_the_references_report(project: Path) -> None:
-    report: Any = json.loads(_well(_run(project, "inspect")))
+    report: Any = json.loads(_well(_call(project, "inspect")))
     assert schema.missing(report, schema.INSPECT) == []
     assert report["failures"] == []
     assert report["num_records"] == 300
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_a_trained_checkpoint_loads_from_its_folder_alone(project: Path, name: str, tmp_path: Path) -> None:
-    """In a fresh process that knows nothing of this project; its processor carries the image cap and the template."""
-    copied = tmp_path / "alone"
-    copied.symlink_to(_run_folder(project, name))
-    code = (
-        "import sys; from PIL import Image; from transformers import AutoModelForImageTextToText, AutoProcessor; "
-        "processor = AutoProcessor.from_pretrained(sys.argv[1]); "
-        "model = AutoModelForImageTextToText.from_pretrained(sys.argv[1]); "
-        "turns = [{'role': 'user', 'content': [{'type': 'image'}, {'type': 'text', 'text': 'Which digit?'}]}]; "
-        "text = processor.apply_chat_template(turns, add_generation_prompt=True); "
-        "batch = processor(text=[text], images=[Image.new('RGB', (1000, 1000))], return_tensors='pt'); "
-        "print(int(batch['image_grid_thw'].prod()) * 256, model(**batch).logits.isfinite().all().item())"
+ALONE = """
+import sys
+from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+for folder in sys.argv[1:]:
+    processor = AutoProcessor.from_pretrained(folder)
+    model = AutoModelForImageTextToText.from_pretrained(folder)
+    turns = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Which digit?"}]}]
+    text = processor.apply_chat_template(turns, add_generation_prompt=True)
+    batch = processor(text=[text], images=[Image.new("RGB", (1000, 1000))], return_tensors="pt")
+    print(int(batch["image_grid_thw"].prod()) * 256, model(**batch).logits.isfinite().all().item())
+"""
+
+
+def test_trained_checkpoints_load_from_their_folders_alone(project: Path, tmp_path: Path) -> None:
+    """In a fresh process that knows nothing of this project; their processor carries the image cap and the template."""
+    for name in RUNS:
+        (tmp_path / name).symlink_to(_run_folder(project, name))
+    folders = [str(tmp_path / name) for name in RUNS]
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, *folders], capture_output=True, text=True, timeout=120, check=True
     )
-    out = subprocess.run(
-        [sys.executable, "-c", code, str(copied)], capture_output=True, text=True, timeout=120, check=True
-    )
-    pixels, finite = out.stdout.split()
-    assert int(pixels) <= 65536
-    assert finite == "True"
+    answers = [line.split() for line in done.stdout.splitlines()]
+    assert len(answers) == len(RUNS)
+    assert all(int(pixels) <= 65536 and finite == "True" for pixels, finite in answers)
 
 
 def test_a_runs_own_settings_repeat_it(project: Path, tmp_path: Path) -> None:
     first = _run_folder(project, "odb-enable")
     again = tmp_path / "again"
-    _well(_run(project, "odb-enable", "--settings", str(first / "run_settings.yaml"), "--output-dir", str(again)))
+    _well(_call(project, "odb-enable", "--settings", str(first / "run_settings.yaml"), "--output-dir", str(again)))
     names = ("train_summary_odb.json", "steps.jsonl")
     assert all((again / name).is_file() for name in names)
     losses = [[row["loss"] for row in read_json_lines(folder / "steps.jsonl")] for folder in (first, again)]
@@ -195,7 +224,7 @@ def test_bad_input_is_one_line_and_loses_nothing(
     project: Path, arguments: tuple[str, ...], environ: dict[str, str], status: int, words: str
 ) -> None:
     before = _listing(project)
-    done = _run(project, *arguments, **environ)
+    done = _call(project, *arguments, **environ)
     assert done.returncode == status, done.stderr
     assert "Traceback" not in done.stderr
     errors = [line for line in done.stderr.splitlines() if line.startswith("odb-example: error: ")]
@@ -211,5 +240,5 @@ def _listing(project: Path) -> dict[str, int]:
 
 def test_data_built_again_is_nothing_to_do(project: Path) -> None:
     before = _listing(project / "data")
-    _well(_run(project, "data"))
+    _well(_call(project, "data"))
     assert _listing(project / "data") == before

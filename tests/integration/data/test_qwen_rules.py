@@ -129,7 +129,7 @@ def real_maker(real: Qwen3VLProcessor) -> SampleMaker:
 
 
 @needs_ranks
-@settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(record=records())
 def test_samples_with_qwens_real_tokenizer_equal_the_processors(
     real: Qwen3VLProcessor, real_maker: SampleMaker, record: Record
@@ -157,7 +157,7 @@ def _content(text: str, with_images: bool) -> list[dict[str, str]]:
 
 
 @needs_ranks
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(deadline=None, suppress_health_check=list(HealthCheck))
 @given(record=records(spelled=(*LOOK_ALIKES, *NEARLY)))
 def test_text_stays_text_with_qwens_real_tokenizer(real_maker: SampleMaker, record: Record) -> None:
     ids = real_maker.finish(record, read_image)["input_ids"]

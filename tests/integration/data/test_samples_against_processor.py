@@ -21,8 +21,7 @@ pytestmark = pytest.mark.integration
 
 IGNORE = -100
 checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-thorough = settings(max_examples=700, deadline=None, suppress_health_check=checks)  # 2,100 records over the families
-usual = settings(max_examples=150, deadline=None, suppress_health_check=checks)
+patient = settings(deadline=None, suppress_health_check=checks)  # examples: the profile's (thorough: 3,000 records)
 
 
 def chat(record: Record) -> list[dict[str, Any]]:
@@ -51,7 +50,7 @@ def labelled_text(family: Family, sample: dict[str, torch.Tensor]) -> str:
     return family.processor.tokenizer.decode(labels[labels != IGNORE], clean_up_tokenization_spaces=False)
 
 
-@thorough
+@patient
 @given(record=records())
 def test_a_sample_is_what_the_processor_makes_of_the_whole_conversation(family: Family, record: Record) -> None:
     expected = processed(family, record)
@@ -64,7 +63,7 @@ def test_a_sample_is_what_the_processor_makes_of_the_whole_conversation(family: 
     assert int(sample["odb_n_patches"]) == len(sample.get("pixel_values", ()))
 
 
-@usual
+@patient
 @given(record=records())
 def test_labels_are_the_assistant_turns_with_their_end_tokens_and_nothing_else(family: Family, record: Record) -> None:
     sample = family.maker.finish(record, read_image)
@@ -82,7 +81,7 @@ def test_labels_are_the_assistant_turns_with_their_end_tokens_and_nothing_else(f
             assert answer == labelled
 
 
-@usual
+@patient
 @given(record=records(spelled=(*LOOK_ALIKES, *NEARLY)))
 def test_typed_control_tokens_stay_text(family: Family, record: Record) -> None:
     sample = family.maker.finish(record, read_image)
@@ -106,7 +105,7 @@ def test_typed_control_tokens_stay_text(family: Family, record: Record) -> None:
     assert processor.tokenizer.decode(collapsed, clean_up_tokenization_spaces=False) == expected
 
 
-@usual
+@patient
 @given(record=records())
 def test_the_generic_backend_makes_the_same_samples(family: Family, record: Record) -> None:
     generic = SampleMaker(family.processor, max_length=100_000, backend="generic")
@@ -119,7 +118,7 @@ def test_the_generic_backend_makes_the_same_samples(family: Family, record: Reco
         assert torch.equal(value, theirs[name]), name
 
 
-@usual
+@patient
 @given(record=records(), cap=st.integers(1, 400))
 def test_a_cut_sample_is_a_prefix_with_whole_images_or_is_refused(family: Family, record: Record, cap: int) -> None:
     whole = family.maker.finish(record, read_image)

@@ -82,7 +82,7 @@ def makers(family: Family) -> dict[str, SampleMaker]:
 
 
 @pytest.mark.parametrize("name", TEMPLATES)
-@settings(max_examples=60, deadline=None, suppress_health_check=checks)
+@settings(deadline=None, suppress_health_check=checks)
 @given(conversation=conversations)
 def test_labels_are_the_answers_under_any_template(
     makers: dict[str, SampleMaker], family: Family, name: str, conversation: list[tuple[str, str]]

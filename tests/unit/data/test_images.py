@@ -168,7 +168,7 @@ _FILES += [encoded(RGB, kind, exif=turned_by(6)) for kind in ("JPEG", "PNG", "TI
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::RuntimeWarning")
-@settings(max_examples=400, deadline=None)
+@settings(deadline=None)
 @given(
     data=st.sampled_from(_FILES),
     changes=st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 255)), max_size=6),

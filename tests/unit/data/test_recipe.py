@@ -24,6 +24,12 @@ pytestmark = pytest.mark.unit
 PUBLISHED = [source.name for source in SOURCES]
 
 
+@pytest.fixture(autouse=True)
+def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`datasets` pauses 5 s after each interleaved stream, for threads that would outlive a process ending then."""
+    monkeypatch.setattr("datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN", 0)
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return write_recipe_root(tmp_path / "hub")

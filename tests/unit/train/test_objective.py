@@ -55,7 +55,7 @@ samples_and_cuts = st.tuples(
 
 
 @pytest.mark.parametrize("objective", ["token", "sample"])
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(drawn=samples_and_cuts)
 def test_sums_over_normaliser_are_the_objective_however_a_step_is_cut(
     objective: str, drawn: tuple[list[tuple[int, int]], list[int]]

@@ -21,7 +21,7 @@ from odb_example.data.verify import verify
 from odb_example.errors import UserError
 from odb_example.settings import Settings
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.integration
 
 # Changes with every change of the mix; a change without one means that this machine draws other pixels or words.
 FINGERPRINT = "tmdb:26ddabd324c555dc1cd63e7f0c726797e29779bcf5131c552141d8b2a76bd045"

@@ -21,7 +21,7 @@ from odb_example.report.runs import find_runs, read_runs, read_untrained
 from odb_example.report.terminal import print_comparison
 from odb_example.report.words import flat, number, readable, signed
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.integration
 
 HOSTILE = (
     '</style><script>alert("x")</script><img src=http://example.invalid/x.png onerror=alert(1)> [bold red]{{ 7*7 }} '
@@ -55,6 +55,12 @@ def _page(*paths: Path) -> str:
     return render(build(read_runs(paths), read_untrained(paths)))
 
 
+@pytest.fixture(scope="module")
+def page(finished: Path) -> str:
+    """The page of ODB's run beside the standard one."""
+    return _page(finished / "odb-enable", finished / "standard-none")
+
+
 def test_the_page_is_one_file_without_scripts_or_requests_under_3_mb(finished: Path, tmp_path: Path) -> None:
     compare_runs([finished / "odb-enable", finished / "standard-none"], tmp_path)
     page = (tmp_path / "report.html").read_text()
@@ -70,22 +76,16 @@ def test_the_page_is_one_file_without_scripts_or_requests_under_3_mb(finished: P
     assert not markup.open
 
 
-def test_ids_on_the_page_are_unique(finished: Path) -> None:
-    ids = [
-        attrs["id"]
-        for _, attrs in Markup(_page(finished / "odb-enable", finished / "standard-none")).tags
-        if "id" in attrs
-    ]
+def test_ids_on_the_page_are_unique(page: str) -> None:
+    ids = [attrs["id"] for _, attrs in Markup(page).tags if "id" in attrs]
     assert len(ids) == len(set(ids))
 
 
-def test_the_verdict_comes_before_any_difference(finished: Path) -> None:
-    page = _page(finished / "odb-enable", finished / "standard-none")
+def test_the_verdict_comes_before_any_difference(page: str) -> None:
     assert page.index('class="verdict') < page.index('class="headline"') < page.index('id="differences"')
 
 
-def test_every_chart_has_a_name_axes_with_units_and_a_table(finished: Path) -> None:
-    page = _page(finished / "odb-enable", finished / "standard-none")
+def test_every_chart_has_a_name_axes_with_units_and_a_table(page: str) -> None:
     figures = re.findall(r"<figure.*?</figure>", page, re.DOTALL)
     titles = [re.search(r"<figcaption>(.*?)<", figure)[1] for figure in figures]  # type: ignore[index]
     assert {"Training and validation loss over seconds", "Learning rate", "Padding", "MMMU-MC by discipline"} <= set(
@@ -253,8 +253,7 @@ def test_flipped_rows_show_their_pictures_from_the_benchmark_folder(tmp_path: Pa
     assert len(pictures) == page.count('class="card flip"') > 0
 
 
-def test_pictures_that_are_out_of_reach_are_said_to_be(finished: Path) -> None:
-    page = _page(finished / "odb-enable", finished / "standard-none")
+def test_pictures_that_are_out_of_reach_are_said_to_be(page: str) -> None:
     assert "out of reach: no pictures" in page
 
 

@@ -14,7 +14,7 @@ from scipy import stats
 
 from odb_example.report.compare import compare_runs
 
-pytestmark = pytest.mark.unit
+pytestmark = pytest.mark.integration
 Json = dict[str, Any]
 
 
