@@ -187,13 +187,14 @@ def doctor(settings: Settings) -> int:
 
 
 def test(arguments: tuple[str, ...]) -> int:
-    """The suite as CI runs it: unit and integration, on two workers."""
+    """The suite as CI runs it: every tier on two workers, the gpu tier rehearsed on CPU. Arguments choose otherwise."""
     import subprocess
 
     root = Path(__file__).resolve().parent.parent
     if not (root / "tests").is_dir():
         raise UserError("the suite is not in the installed package", "run it from a checkout")
-    suite = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", *arguments]
+    tiers = ["-m", "unit or integration or gpu", "--device", "cpu", "--num-processes", "2"]
+    suite = [sys.executable, "-m", "pytest", "-n", "2", "--dist", "loadgroup", *(arguments or tiers)]
     return subprocess.run(suite, cwd=root).returncode
 
 
