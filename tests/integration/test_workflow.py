@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.families import BUILDERS
 
 from odb_example import run, schema
 from odb_example.files import read_json, read_json_lines
@@ -172,21 +173,24 @@ for folder in sys.argv[1:]:
     turns = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Which digit?"}]}]
     text = processor.apply_chat_template(turns, add_generation_prompt=True)
     batch = processor(text=[text], images=[Image.new("RGB", (1000, 1000))], return_tensors="pt")
-    print(int(batch["image_grid_thw"].prod()) * 256, model(**batch).logits.isfinite().all().item())
+    side = processor.image_processor.patch_size
+    print(int(batch["image_grid_thw"].prod()) * side**2, model(**batch).logits.isfinite().all().item())
 """
 
 
-def test_trained_checkpoints_load_from_their_folders_alone(project: Path, tmp_path: Path) -> None:
-    """In a fresh process that knows nothing of this project; their processor carries the image cap and the template."""
-    for name in RUNS:
-        (tmp_path / name).symlink_to(_run_folder(project, name))
-    folders = [str(tmp_path / name) for name in RUNS]
+def _alone(*folders: Path) -> list[int]:
+    """Pixels of a large image through each checkpoint's processor, in a process that knows nothing of this project."""
     done = subprocess.run(
-        [sys.executable, "-c", ALONE, *folders], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", ALONE, *map(str, folders)], capture_output=True, text=True, timeout=120, check=True
     )
     answers = [line.split() for line in done.stdout.splitlines()]
-    assert len(answers) == len(RUNS)
-    assert all(int(pixels) <= 65536 and finite == "True" for pixels, finite in answers)
+    assert [finite for _, finite in answers] == ["True"] * len(folders)
+    return [int(pixels) for pixels, _ in answers]
+
+
+def test_trained_checkpoints_load_from_their_folders_alone(project: Path) -> None:
+    """Their processor carries the template and the image cap they were trained with."""
+    assert max(_alone(*(_run_folder(project, name) for name in RUNS))) <= 65536
 
 
 def test_a_runs_own_settings_repeat_it(project: Path, tmp_path: Path) -> None:
@@ -236,6 +240,41 @@ def test_bad_input_is_one_line_and_loses_nothing(
 
 def _listing(project: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in project.rglob("*") if path.is_file()}
+
+
+def test_another_family_is_trained_and_scored_by_the_same_commands(project: Path, tmp_path: Path) -> None:
+    model = BUILDERS["qwen2_5_vl"](tmp_path / "model", 0)
+    folder = tmp_path / "run"
+    _well(_call(project, "odb-enable", "--model", str(model), "--output-dir", str(folder), "--max-steps", "3"))
+    _well(_call(project, "eval-odb", "--checkpoint", str(folder), "--max-samples", "8"))
+    assert read_json(folder / "config.json")["model_type"] == "qwen2_5_vl"
+    assert read_json(folder / "eval_out_hf_valloss" / "eval_results.json")["eval_samples"] == 8
+    assert read_json(folder / "mmmu_mc_likelihood_hf" / "mmmu_mc_likelihood_results.json")["evaluated_samples"] == 8
+    assert _alone(folder)[0] <= 65536
+
+
+FULL = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))  # a write beyond fails, as on a full disk
+from odb_example import run
+sys.exit(run.main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.parametrize("saving", [("--save-final-model",), ("--save-strategy", "steps", "--save-steps", "1")])
+def test_a_disk_that_fills_while_saving_is_one_line_and_leaves_nothing_half_written(
+    project: Path, tmp_path: Path, saving: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "run"
+    done = subprocess.run(
+        [sys.executable, "-c", FULL, "standard", "--output-dir", str(folder), "--max-steps", "2", *saving],
+        cwd=project, env=_environment(), capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    (error,) = [line for line in done.stderr.splitlines() if line.startswith("odb-example: error: ")]
+    assert "cannot write" in error
+    assert not [path for path in folder.rglob("*") if path.suffix in (".safetensors", ".pt", ".bin")]
 
 
 def test_data_built_again_is_nothing_to_do(project: Path) -> None:
