@@ -33,6 +33,7 @@ from odb_example.settings import Settings
 
 # Imported here for the forked attempts, which would otherwise each do it again.
 PRELOADED = (datasets, sklearn.datasets)
+datasets.config.SLEEP_TIME_ON_THREADS_SHUTDOWN = 0  # 5 s after each capped source, for nothing here
 # What Python announces before it touches a file (audit events); each is a moment at which a build can be cut short.
 FILE_EVENTS = frozenset({"open", "os.rename", "os.mkdir", "os.remove", "os.rmdir", "shutil.rmtree"})
 

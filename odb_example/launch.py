@@ -50,7 +50,11 @@ def run_stage(stage: str, settings: Settings) -> int:
     """
     adopt_slurm()
     processes = _local_processes(settings)
-    if launched() or (processes == 1 and settings.nnodes == 1):
+    if launched():
+        _load(stage)(settings)
+        return 0
+    if processes == 1 and settings.nnodes == 1:
+        _leave_cores_to_loaders(settings)
         _load(stage)(settings)
         return 0
     return _start_ranks(stage, settings, processes)
@@ -73,6 +77,19 @@ def _local_processes(settings: Settings) -> int:
     if settings.device == "cuda" and not visible:
         raise UserError("--device cuda, but no GPU is visible", "give --device cpu, or check the driver with doctor")
     return settings.num_processes or visible or 1
+
+
+def _leave_cores_to_loaders(settings: Settings) -> None:
+    """On CPUs, give the model the cores that loader processes do not need, unless ``OMP_NUM_THREADS`` says otherwise.
+
+    A thread of the model that waits for a core makes the others wait too: docs/experiments.md, "Threads".
+    """
+    import torch
+
+    on_cpu = settings.device == "cpu" or not torch.cuda.is_available()
+    if on_cpu and "OMP_NUM_THREADS" not in os.environ:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        torch.set_num_threads(max(1, cores - settings.num_workers))
 
 
 def _start_ranks(stage: str, settings: Settings, processes: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -86,44 +87,53 @@ _RELOAD = """
 import json, sys, torch
 from transformers import AutoModelForImageTextToText, AutoProcessor
 from PIL import Image
-processor = AutoProcessor.from_pretrained(sys.argv[1])
-model = AutoModelForImageTextToText.from_pretrained(sys.argv[1], dtype=torch.float32).eval()
-chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Which?"}]}]
-text = processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-inputs = processor(text=[text], images=[Image.new("RGB", (900, 700), "teal")], return_tensors="pt")
-with torch.no_grad():
-    logits = model(**inputs).logits
-print(json.dumps({"length": inputs["input_ids"].shape[1], "logits": logits[0, -1].tolist()}))
+
+for folder in sys.argv[1:]:
+    processor = AutoProcessor.from_pretrained(folder)
+    model = AutoModelForImageTextToText.from_pretrained(folder, dtype=torch.float32).eval()
+    chat = [{"role": "user", "content": [{"type": "image"}, {"type": "text", "text": "Which?"}]}]
+    text = processor.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
+    inputs = processor(text=[text], images=[Image.new("RGB", (900, 700), "teal")], return_tensors="pt")
+    with torch.no_grad():
+        logits = model(**inputs).logits
+    print("answer", json.dumps({"length": inputs["input_ids"].shape[1], "logits": logits[0, -1].tolist()}))
 """
 
 
-@pytest.mark.parametrize("name", BUILDERS)
-def test_a_saved_checkpoint_gives_the_same_in_a_fresh_process_from_its_folder_alone(name: str, tmp_path: Path) -> None:
-    base = BUILDERS[name](tmp_path / "base", 0)
+def _saved_alone(name: str, where: Path) -> tuple[Path, int, torch.Tensor]:
+    """A changed model saved, its base gone: the folder, and the length and last logits of one prompt."""
+    base = BUILDERS[name](where / "base", 0)
     processor = load_processor(str(base), image_max_pixels=40_000)
     model = load_model(str(base), dtype=torch.float32).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.01)
-    folder = tmp_path / "saved"
+    folder = where / "saved"
     folder.mkdir()
     (folder / "train_summary_odb.json").write_text("{}")
     save_checkpoint(model, processor, folder)
-    maker = SampleMaker(processor, max_length=4096, backend="qwen_vl")
-    prompt = maker.prompt("Which?", [Image.new("RGB", (900, 700), "teal")])
-    inputs, _ = split_batch(Collator(0)([prompt]))
-    with torch.no_grad():
-        expected = model(**inputs).logits[0, -1]
-    for path in base.iterdir():
-        path.unlink()
-    run = subprocess.run(
-        [sys.executable, "-c", _RELOAD, str(folder)], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
-    fresh = json.loads(run.stdout.splitlines()[-1])
-    assert fresh["length"] == len(prompt["input_ids"])
-    assert torch.allclose(torch.tensor(fresh["logits"]), expected, atol=1e-5)
     assert (folder / "train_summary_odb.json").exists()
     assert not list(folder.glob(".saving*"))
+    prompt = SampleMaker(processor, max_length=4096, backend="qwen_vl").prompt(
+        "Which?", [Image.new("RGB", (900, 700), "teal")]
+    )
+    inputs, _ = split_batch(Collator(0)([prompt]))
+    with torch.no_grad():
+        logits = model(**inputs).logits[0, -1]
+    shutil.rmtree(base)
+    return folder, len(prompt["input_ids"]), logits
+
+
+def test_saved_checkpoints_give_the_same_in_a_fresh_process_from_their_folders_alone(tmp_path: Path) -> None:
+    saved = [_saved_alone(name, tmp_path / name) for name in BUILDERS]
+    folders = [str(folder) for folder, _, _ in saved]
+    run = subprocess.run(
+        [sys.executable, "-c", _RELOAD, *folders], capture_output=True, text=True, check=True, cwd=tmp_path
+    )
+    answers = [json.loads(line.partition(" ")[2]) for line in run.stdout.splitlines() if line.startswith("answer ")]
+    for (_, length, logits), answer in zip(saved, answers, strict=True):
+        assert answer["length"] == length
+        torch.testing.assert_close(torch.tensor(answer["logits"]), logits, rtol=0.0, atol=1e-5)
 
 
 def test_saving_again_leaves_no_stale_weights(tiny_checkpoint: Path, tmp_path: Path) -> None:
