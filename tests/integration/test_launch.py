@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 from odb_example import launch
 from odb_example.errors import CheckFailed, UserError
@@ -120,6 +121,29 @@ def test_one_rank_raises_in_place(tmp_path: Path, stages: str) -> None:
         launch.run_stage(f"{stages}:mistake", _settings(tmp_path, 1))
     with pytest.raises(CheckFailed):
         launch.run_stage(f"{stages}:finding", _settings(tmp_path, 1))
+
+
+@pytest.mark.parametrize(
+    ("cores", "workers", "omp", "threads"), [(8, 2, None, 6), (2, 4, None, 1), (8, 2, "3", 7)], ids=str
+)
+def test_one_process_leaves_cores_to_its_loader_unless_told_otherwise(
+    tmp_path: Path,
+    stages: str,
+    monkeypatch: pytest.MonkeyPatch,
+    cores: int,
+    workers: int,
+    omp: str | None,
+    threads: int,
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
+    monkeypatch.delenv("OMP_NUM_THREADS") if omp is None else monkeypatch.setenv("OMP_NUM_THREADS", omp)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(7)  # stands for what torch made of the variable when it was imported
+        launch.run_stage(f"{stages}:works", _settings(tmp_path, 1, num_workers=workers))
+        assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_port_in_use_is_one_line(tmp_path: Path, stages: str) -> None:
