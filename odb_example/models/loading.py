@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from transformers import AutoModelForImageTextToText, AutoProcessor, PreTrainedModel
 
 from odb_example.errors import UserError
@@ -196,10 +197,16 @@ def save_checkpoint(
             if path.is_file():
                 path.chmod(0o644)
             os.replace(path, folder / path.name)
-    except OSError as error:
-        raise UserError(f"cannot write {folder}: {error.strerror or error}", "free some space") from error
+    except (OSError, SafetensorError) as error:
+        raise cannot_write(folder, error) from error
     finally:
         shutil.rmtree(workshop, ignore_errors=True)
+
+
+def cannot_write(folder: Path, error: Exception) -> UserError:
+    """The one line for a checkpoint that did not fit or could not be written; safetensors has an error of its own."""
+    words = getattr(error, "strerror", None) or _first_line(error)
+    return UserError(f"cannot write {folder}: {words}", "free some space, or name another folder")
 
 
 def _part_of(name: str) -> str:

@@ -13,16 +13,20 @@ whatever scale ODB finds.
 from __future__ import annotations
 
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import torch
 import torch.distributed as dist
 from odb.integrations.hf import ODBTrainerMixin
+from safetensors import SafetensorError
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 
 from odb_example.data.collate import split_batch
+from odb_example.models.loading import cannot_write
 from odb_example.settings import LossScaling
 from odb_example.train.callbacks import Progress
 from odb_example.train.counts import StepCounts, count_batch, merged, over_ranks
@@ -76,6 +80,20 @@ class ExactTrainer(Trainer):
         self._waited = 0.0
         self._positions = LabelPositions()
         cast(torch.nn.Module, model.get_output_embeddings()).register_forward_pre_hook(self._positions)
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """
+        Raises:
+            UserError: the disk is full or cannot be written to; the half checkpoint is removed, whole ones stay.
+        """
+        try:
+            super()._save_checkpoint(model, trial)
+        except (OSError, SafetensorError, RuntimeError) as error:
+            if isinstance(error, RuntimeError) and "inline_container" not in str(error):  # torch.save's writer
+                raise
+            half_written = Path(str(self.args.output_dir))
+            shutil.rmtree(half_written, ignore_errors=True)
+            raise cannot_write(half_written.parent, error) from error
 
     def get_train_dataloader(self) -> Any:
         self._step_began = time.perf_counter()
