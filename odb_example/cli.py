@@ -10,6 +10,7 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,17 @@ class Spec:
 
 
 class _SettingsCommand(click.Command):
+    """Its options are made when they are asked for: making those of every command would double the time of --help."""
+
+    def __init__(self, name: str, options: Callable[[], list[click.Parameter]], **kwargs: Any) -> None:
+        super().__init__(name, **kwargs)
+        self._options = cache(options)
+        self._own = self.params
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        self.params = [*self._own, *self._options()]
+        return super().get_params(ctx)
+
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """``--trainer.NAME VALUE`` is ``--trainer NAME VALUE`` to click, which knows no dotted options."""
         words: list[str] = []
@@ -109,16 +121,17 @@ def _command(name: str, spec: Spec) -> click.Command:
             help=spec.help,
             context_settings={"ignore_unknown_options": spec.forwards},
         )
-    fields = fields_of(spec.groups)
-    options: list[click.Parameter] = [_flag_of(field) for field in fields]
-    options += [
-        click.Option(
-            ["--settings"],
-            type=click.Path(path_type=Path),
-            help="YAML file of settings, e.g. a run's run_settings.yaml",
-        ),
-        click.Option(["--print-settings"], is_flag=True, help="show each value and where it came from, then stop"),
-    ]
+
+    def options() -> list[click.Parameter]:
+        return [
+            *map(_flag_of, fields_of(spec.groups)),
+            click.Option(
+                ["--settings"],
+                type=click.Path(path_type=Path),
+                help="YAML file of settings, e.g. a run's run_settings.yaml",
+            ),
+            click.Option(["--print-settings"], is_flag=True, help="show each value and where it came from, then stop"),
+        ]
 
     def call(settings: Path | None, print_settings: bool, **words: Any) -> int | None:
         own = {parameter.name: words.pop(parameter.name) for parameter in spec.parameters if parameter.name}
@@ -130,7 +143,7 @@ def _command(name: str, spec: Spec) -> click.Command:
             print(note, file=sys.stderr, flush=True)
         return spec.run(resolved.settings, **own)
 
-    return _SettingsCommand(name, params=[*spec.parameters, *options], callback=call, help=spec.help)
+    return _SettingsCommand(name, options, params=list(spec.parameters), callback=call, help=spec.help)
 
 
 def fields_of(groups: Sequence[str]) -> list[str]:

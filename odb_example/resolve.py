@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
 from pydantic import ValidationError
 
 from odb_example.errors import UserError
@@ -80,6 +79,8 @@ def _flag(name: str) -> str:
 
 
 def _read_file(path: Path) -> dict[str, Any]:
+    import yaml
+
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
