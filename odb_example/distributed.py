@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import atexit
 import datetime
 import os
 from dataclasses import dataclass
@@ -45,7 +46,7 @@ def start(device: Literal["auto", "cpu", "cuda"], timeout_s: int) -> Ranks:
     chosen = choose_device(device, local_rank)
     if world_size > 1 and not dist.is_initialized():
         backend = "nccl" if chosen.type == "cuda" else "gloo"
-        dist.init_process_group(backend, timeout=datetime.timedelta(seconds=timeout_s))
+        join(backend, timeout=datetime.timedelta(seconds=timeout_s))
     return Ranks(rank, world_size, local_rank, chosen)
 
 
@@ -65,6 +66,17 @@ def choose_device(device: Literal["auto", "cpu", "cuda"], local_rank: int = 0) -
         )
     torch.cuda.set_device(local_rank)
     return torch.device("cuda", local_rank)
+
+
+def join(backend: str, **options: Any) -> None:
+    """`init_process_group`, and the group's end with the process's, however that ends.
+
+    A process that ends with a gloo group alive is aborted by chance: its threads outlive what they belong to. NCCL's
+    do no harm, and leaving its group would make a failing rank wait for the others.
+    """
+    dist.init_process_group(backend, **options)
+    if backend == "gloo":
+        atexit.register(stop)
 
 
 def stop() -> None:

@@ -23,6 +23,7 @@ import torch
 import torch.distributed
 from transformers import HfArgumentParser, TrainingArguments
 
+from odb_example import distributed
 from odb_example.errors import UserError
 from odb_example.settings import Settings
 
@@ -105,7 +106,7 @@ def start_deepspeed(device: torch.device) -> None:
         # ever; gloo does the same work.
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if not torch.distributed.is_initialized():
-        torch.distributed.init_process_group(
+        distributed.join(
             "nccl" if device.type == "cuda" else "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
         )
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "1"), ("LOCAL_RANK", "0")):

@@ -189,16 +189,24 @@ def test_an_interrupt_ends_every_rank(tmp_path: Path, stages: str, signal_number
     _assert_ended([pid for _, pid, _ in ranks])
 
 
-def test_ranks_of_torchrun_are_joined_not_started_again(tmp_path: Path, stages: str) -> None:
+@pytest.mark.parametrize(("stage", "status"), [("works", 0), ("mistake", 1)])
+def test_ranks_of_torchrun_are_joined_and_leave_their_group(
+    tmp_path: Path, stages: str, stage: str, status: int
+) -> None:
     script = tmp_path / "joined.py"
     script.write_text(
+        "import atexit, os, sys\nimport torch.distributed as dist\n"
         "from odb_example import launch\nfrom odb_example.settings import Settings\n"
-        f"launch.run_stage('{stages}:works', Settings(output_root={str(tmp_path)!r}, num_processes=7, device='cpu'))\n"
+        "atexit.register(lambda: dist.is_initialized() and os._exit(9))\n"  # runs after whatever is registered later
+        f"settings = Settings(output_root={str(tmp_path)!r}, num_processes=7, device='cpu')\n"
+        f"launch.run_stage('{stages}:{stage}', settings)\n"
     )
     environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.getcwd()])}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", str(script)]
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == status, done.stderr
+    assert "exitcode: 9" not in done.stderr
+    assert "exitcode: -6" not in done.stderr
     assert [world for world, _, _ in _ranks(tmp_path)] == [2, 2]
 
 
