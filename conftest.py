@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +19,16 @@ os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).pare
 
 # DeepSpeed offers pytest-randomly a seeder; to ask for it is to import DeepSpeed, for seconds, into every process.
 pytest_randomly.entrypoint_reseeds = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _temporary_files_stay_within(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What tests, and the processes they start and kill, put into the temporary folder goes with pytest's own."""
+    folder = str(tmp_path_factory.mktemp("t"))  # short: sockets lie in it, and their paths have a limit
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", folder)
+        patch.setattr(tempfile, "tempdir", folder)
+        yield
 
 
 @pytest.fixture(scope="session")

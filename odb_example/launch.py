@@ -103,12 +103,14 @@ def _start_ranks(stage: str, settings: Settings, processes: int) -> int:
         _require_free(port)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # its words are about its own agents
-    arguments = [
-        f"--nproc-per-node={processes}", f"--nnodes={settings.nnodes}", f"--node-rank={settings.node_rank}",
-        f"--master-addr={settings.master_addr}", f"--master-port={port}", "--max-restarts=0", stage,
-    ]  # fmt: skip
-    config, _, _ = config_from_args(parse_args(arguments))
     with tempfile.TemporaryDirectory(prefix="odb-example-") as failures:
+        arguments = [
+            f"--nproc-per-node={processes}", f"--nnodes={settings.nnodes}", f"--node-rank={settings.node_rank}",
+            f"--master-addr={settings.master_addr}", f"--master-port={port}", "--max-restarts=0",
+            f"--log-dir={failures}",  # torch leaves a folder of its own behind otherwise
+            stage,
+        ]  # fmt: skip
+        config, _, _ = config_from_args(parse_args(arguments))
         os.environ[_FAILURES] = failures
         try:
             elastic_launch(config, _rank)(stage, settings.model_dump_json())

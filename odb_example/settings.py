@@ -49,7 +49,10 @@ def _option(
 class Settings(BaseModel):
     """One run's resolved settings; immutable, unknown names refused."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", protected_namespaces=(), allow_inf_nan=False,
+        defer_build=True,  # --help needs the fields only
+    )  # fmt: skip
 
     # --- what and where -------------------------------------------------------------------------------------------
     preset: Literal["public", "miniature"] | None = _option(

@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -90,8 +91,14 @@ def _assert_ended(pids: list[int], within_s: float = 15) -> None:
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_each_rank_gets_the_settings(tmp_path: Path, stages: str, processes: int) -> None:
+def test_each_rank_gets_the_settings_and_no_file_is_left(
+    tmp_path: Path, stages: str, processes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
     assert launch.run_stage(f"{stages}:works", _settings(tmp_path, processes)) == 0
+    assert not list(temporary.iterdir())
     assert [(world, lr) for world, _, lr in _ranks(tmp_path)] == [(processes, 0.125)] * processes
 
 
