@@ -1,12 +1,13 @@
 """Random loader configurations, each held to the same promises.
 
-Every epoch gives each sample exactly once; all ranks take the same number of batches, whole accumulation windows; what
-ODB counts ends at the budget the order names; groups keep to the token budget; no process is left. ``main`` runs any
+Every epoch gives each sample exactly once; all ranks take the same number of batches, whole accumulation windows; ODB
+counts every row it was given; groups keep to the token budget; no process is left. ``main`` runs any
 number of them; the suite keeps a fast selection.
 """
 
 from __future__ import annotations
 
+import math
 import random
 import sys
 import time
@@ -84,11 +85,8 @@ def random_configuration(seed: int) -> Configuration:
     )
 
 
-def run_rank(rank: int, world_size: int, configuration: Configuration) -> tuple[int, list[Emitted]]:
-    """What one rank's loader gives over all epochs, in lock step with the others as a trainer would be.
-
-    Returns the sample budget named before the first batch, and every batch.
-    """
+def run_rank(rank: int, world_size: int, configuration: Configuration) -> list[Emitted]:
+    """Every batch of one rank's loader over all epochs, in lock step with the others as a trainer would be."""
     import torch
     import torch.distributed as dist
 
@@ -106,7 +104,6 @@ def run_rank(rank: int, world_size: int, configuration: Configuration) -> tuple[
     )  # fmt: skip
     if isinstance(loader, OdbLoader):
         apply_odb(loader)
-    budget = loader.order.rows_left(configuration.epochs, world_size)
     emitted: list[Emitted] = []
     while loader.order.epoch < configuration.epochs:
         epoch, trained = loader.order.epoch, []
@@ -120,7 +117,7 @@ def run_rank(rank: int, world_size: int, configuration: Configuration) -> tuple[
             loader.mark_done(share)
         if loader.order.epoch == epoch:
             break  # samples are missing; the caller says which
-    return budget, emitted
+    return emitted
 
 
 def broken_promises(configuration: Configuration) -> Iterator[str]:
@@ -133,14 +130,14 @@ def broken_promises(configuration: Configuration) -> Iterator[str]:
     for rank, answer in enumerate(answers):
         if answer.left_running:
             yield f"rank {rank} left running: {answer.left_running}"
-    budgets = [answer.value[0] for answer in answers]
-    batches: list[list[Emitted]] = [answer.value[1] for answer in answers]
+    batches: list[list[Emitted]] = [answer.value for answer in answers]
     yield from _coverage(configuration, batches)
     yield from _lock_step(configuration, batches)
     if configuration.kind == "odb":
         counted = sum(batch.counted for batch in batches[0])
-        if {counted} != set(budgets):
-            yield f"ODB counted {counted} samples, the order's budget was {budgets}"
+        share = math.ceil(configuration.samples / configuration.ranks)
+        if counted != (expected := share * configuration.ranks * configuration.epochs):
+            yield f"ODB counted {counted} samples, the ranks were given {expected}"
         yield from _budget(configuration, batches)
 
 

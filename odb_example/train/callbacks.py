@@ -1,8 +1,4 @@
-"""Trainer callbacks: where ODB's sample counting meets accumulation, schedules, resume and the person watching.
-
-`SampleProgress` does for every other loader what ODB's own callback does for ODB: the run is as long as its samples,
-and the learning rate follows them, so that both loaders have one schedule and a run resumes on another number of ranks.
-"""
+"""Trainer callbacks: the run's length and schedule in samples, and what the person watching sees."""
 
 from __future__ import annotations
 
@@ -20,60 +16,28 @@ LINE_EVERY_S = 10.0
 
 
 class SampleProgress(TrainerCallback):
-    """Ends a run when its samples are trained on, and moves the learning rate by samples."""
+    """Ends a run when its samples are trained on, and moves the learning rate by samples.
 
-    def __init__(self, recorder: Recorder, step_samples: Callable[[], int], sample_budget: int) -> None:
+    For ODB too: its own callback counts weightless rows as well, and asks to stop at the very batch that reaches its
+    budget, whose accumulation window would then be counted and never applied. So both loaders have one schedule, and a
+    run goes on in it on another number of ranks.
+    """
+
+    def __init__(self, recorder: Recorder, step_samples: Callable[[], int], total_samples: int) -> None:
         """
         Args:
             step_samples: samples of the optimizer step that just ended, over all ranks.
-            sample_budget: samples of the whole run.
+            total_samples: samples of the whole run.
         """
-        self._recorder, self._step_samples, self._budget = recorder, step_samples, sample_budget
+        self._recorder, self._step_samples, self._total = recorder, step_samples, total_samples
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         scheduler = kwargs["lr_scheduler"]
-        samples = self._step_samples()
-        for _ in range(samples - 1):  # the Trainer itself made one step
+        emitted = self._recorder.emitted_samples + self._step_samples()
+        for _ in range(emitted - scheduler.last_epoch):  # the Trainer itself made one step
             scheduler.step()
-        if self._recorder.emitted_samples + samples >= self._budget:
+        if emitted >= self._total:
             control.should_training_stop = True
-
-
-class WholeWindows(TrainerCallback):
-    """Lets ODB stop only at the end of an accumulation window.
-
-    ODB's callback asks to stop at the very batch that reaches the sample budget; the batches of the window would then
-    be counted and never applied. Must be added after ODB's callback.
-    """
-
-    def __init__(self) -> None:
-        self._stop = False
-
-    def on_substep_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if control.should_training_stop:
-            self._stop, control.should_training_stop = True, False
-
-    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        if self._stop:
-            control.should_training_stop = True
-
-
-class ResumedCounters(TrainerCallback):
-    """Puts ODB's counters back where a resumed run left them; its own callback starts both at zero.
-
-    Must be added after ODB's callback.
-    """
-
-    def __init__(self, counted_rows: int) -> None:
-        self._counted_rows = counted_rows
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        state.total_data_step = self._counted_rows  # type: ignore[attr-defined]
-        state.odb_optimizer_steps = state.global_step  # type: ignore[attr-defined]
 
 
 class EpochFromSamples(TrainerCallback):

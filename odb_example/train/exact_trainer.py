@@ -51,7 +51,7 @@ class ExactTrainer(Trainer):
         processor: Any,
         callbacks: list[TrainerCallback],
         objective: LossScaling,
-        loader: Iterable[dict[str, Any]],
+        batches: Iterable[dict[str, Any]],
         evaluation: Iterable[dict[str, Any]] | None,
         recorder: Recorder,
         progress: Progress | None,
@@ -71,7 +71,7 @@ class ExactTrainer(Trainer):
         self.trained: list[int] = []
         self._rank_counts: tuple[StepCounts, ...] = ()
         self._objective = objective
-        self._loader, self._evaluation = loader, evaluation
+        self._batches, self._evaluation = batches, evaluation
         self._recorder, self._progress = recorder, progress
         self._blank_image = blank_image
         self._log_every = log_every
@@ -97,7 +97,7 @@ class ExactTrainer(Trainer):
 
     def get_train_dataloader(self) -> Any:
         self._step_began = time.perf_counter()
-        return _Epochs(self._loader)
+        return _Epochs(self._batches)
 
     @property
     def epoch_now(self) -> float:

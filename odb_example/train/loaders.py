@@ -26,7 +26,7 @@ from odb_example.train.odb_loader import Batch, OdbLoader, OdbOptions, apply_odb
 from odb_example.train.sampler import EpochOrder, FollowsOrder, Plan, RankBatches
 from odb_example.train.weightless import Samples, WithCopies, identities
 
-__all__ = ["OdbLoader", "OdbOptions", "PlannedLoader", "TrainLoader", "apply_odb", "build_loader"]
+__all__ = ["Batch", "OdbLoader", "OdbOptions", "PlannedLoader", "TrainLoader", "apply_odb", "build_loader"]
 
 Collate = Callable[[list[Any]], Batch]
 
@@ -35,7 +35,7 @@ class TrainLoader(Protocol):
     """What a training loop sees of a loader.
 
     Attributes:
-        order: which samples are left, in which epoch; `EpochOrder.rows_left` gives ODB's sample budget.
+        order: which samples are left, in which epoch.
     """
 
     order: EpochOrder

@@ -51,11 +51,6 @@ class ResumePoint:
     loader: dict[str, Any]
     steps: list[StepRecord]
 
-    @property
-    def counted_rows(self) -> int:
-        """Rows that ODB counted before, weightless ones included."""
-        return sum(step.samples + step.repeated_rows for step in self.steps)
-
 
 def find_resume_point(folder: Path, identity: RunIdentity, settings: Settings) -> ResumePoint | None:
     """What ``--resume`` asks for; None without it.

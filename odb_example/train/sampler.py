@@ -76,20 +76,6 @@ class EpochOrder:
             )
         self.epoch, self.done = int(state["epoch"]), set(state["done"])
 
-    def rows_left(self, num_epochs: float, world_size: int) -> int:
-        """Rows that ODB will emit over all ranks from here to the end of ``num_epochs``, weightless copies included.
-
-        This, added to the samples already counted, is the sample budget at which ODB's callback must stop.
-        """
-        size, whole = len(self.identities), math.floor(num_epochs)
-        part = math.ceil(size * (num_epochs - whole))
-        if self.epoch > whole:
-            return 0
-        if self.epoch == whole:
-            return max(0, part - len(self.done))
-        this = _round_up(size - len(self.done), world_size)
-        return this + (whole - self.epoch - 1) * _round_up(size, world_size) + part
-
 
 class FollowsOrder:
     """What a loader says about its epoch, all of it its order's words."""

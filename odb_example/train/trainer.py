@@ -11,6 +11,7 @@ import json
 import math
 import shutil
 import sys
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -35,17 +36,10 @@ from odb_example.train.arguments import (
     sharding_of,
     start_deepspeed,
 )
-from odb_example.train.callbacks import (
-    EpochFromSamples,
-    Progress,
-    ResumedCounters,
-    SampleProgress,
-    SaveAtTheEnd,
-    WholeWindows,
-)
+from odb_example.train.callbacks import EpochFromSamples, Progress, SampleProgress, SaveAtTheEnd
 from odb_example.train.exact_trainer import ExactTrainer, OdbExactTrainer
 from odb_example.train.inputs import Inputs, open_inputs
-from odb_example.train.loaders import OdbLoader, TrainLoader, apply_odb, build_loader
+from odb_example.train.loaders import Batch, OdbLoader, TrainLoader, apply_odb, build_loader
 from odb_example.train.records import Recorder
 from odb_example.train.resume import ResumePoint, TrainedSamples, find_resume_point
 from odb_example.train.run_folder import PARTIAL_CHECKPOINTS, RunIdentity, claim, refuse_anothers, run_folder
@@ -165,7 +159,7 @@ def assemble(
     loader = _build_loader(settings, ranks, inputs)
     if resumed:
         loader.load_state_dict(resumed.loader)
-    budget = _row_budget(settings, ranks, loader, resumed)
+    total = total_samples(settings, recorder.num_train_samples)
     deepspeed = deepspeed_config(settings, ranks.device, ranks.world_size)
     if deepspeed is not None:
         start_deepspeed(ranks.device)
@@ -176,14 +170,18 @@ def assemble(
         checkpoints=run_folder(settings) / PARTIAL_CHECKPOINTS,
         deepspeed=deepspeed,
         precision=number_format,
-        total_progress=settings.max_steps or budget,
+        total_progress=settings.max_steps or total,
     )
     model = load_for_training(model_name, settings, number_format.weights)
-    trainer = _build_trainer(settings, ranks, model, processor, arguments, loader, inputs, recorder, progress)
+    done, whole = (
+        (len(recorder.records), settings.max_steps) if settings.max_steps else (recorder.emitted_samples, total)
+    )
+    batches = loader if done < whole else ()  # a finished run that is resumed takes no step more
+    trainer = _build_trainer(settings, ranks, model, processor, arguments, batches, inputs, recorder, progress)
     if isinstance(loader, OdbLoader):
-        _attach_odb(trainer, loader, settings, budget, resumed)
-    elif not settings.max_steps:
-        trainer.add_callback(SampleProgress(recorder, lambda: trainer.step_counts.samples, budget))
+        _attach_odb(trainer, loader, settings)
+    if not settings.max_steps:
+        trainer.add_callback(SampleProgress(recorder, lambda: trainer.step_counts.samples, total))
     trainer.add_callback(EpochFromSamples(lambda: trainer.epoch_now))
     trainer.add_callback(SaveAtTheEnd())
     return Assembled(trainer, loader, number_format)
@@ -251,14 +249,6 @@ def _build_loader(settings: Settings, ranks: Ranks, inputs: Inputs) -> TrainLoad
     )
 
 
-def _row_budget(settings: Settings, ranks: Ranks, loader: TrainLoader, resumed: ResumePoint | None) -> int:
-    """What the run ends at: rows as ODB counts them, weightless copies included, or samples for the other loaders."""
-    if not isinstance(loader, OdbLoader):
-        return total_samples(settings, len(loader.order.identities))
-    before = resumed.counted_rows if resumed else 0
-    return before + loader.order.rows_left(settings.num_train_epochs, ranks.world_size)
-
-
 def total_samples(settings: Settings, num_train_samples: int) -> int:
     """Samples of the whole run."""
     return math.ceil(num_train_samples * settings.num_train_epochs)
@@ -281,7 +271,7 @@ def _build_trainer(
     model: PreTrainedModel | PeftModel,
     processor: Any,
     arguments: TrainingArguments,
-    loader: TrainLoader,
+    batches: Iterable[Batch],
     inputs: Inputs,
     recorder: Recorder,
     progress: Progress | None,
@@ -292,7 +282,7 @@ def _build_trainer(
         processor=processor,
         callbacks=tracker_callbacks(settings, ranks.is_main),
         objective=settings.loss_scaling,
-        loader=loader,
+        batches=batches,
         evaluation=_evaluation_batches(settings, ranks, inputs) if settings.eval_steps else None,
         recorder=recorder,
         progress=progress,
@@ -327,16 +317,11 @@ def _evaluation_batches(settings: Settings, ranks: Ranks, inputs: Inputs) -> Tra
     )
 
 
-def _attach_odb(
-    trainer: ExactTrainer, loader: OdbLoader, settings: Settings, row_budget: int, resumed: ResumePoint | None
-) -> None:
-    """ODB by one call or by its parts; the learning rate follows samples, or steps where those are capped (B1)."""
-    capped = settings.max_steps or None
+def _attach_odb(trainer: ExactTrainer, loader: OdbLoader, settings: Settings) -> None:
+    """ODB by one call or by its parts. Its callback then counts only: the run's length and schedule are ours (B1)."""
     common: dict[str, Any] = {
-        # With a step cap the cap alone ends the run, as TrainingArguments' own max_steps does.
-        "sample_budget": sys.maxsize if capped else row_budget,
-        "max_optimizer_steps": capped,
-        "scheduler_progress": "optimizer_steps" if capped else "samples",
+        "sample_budget": sys.maxsize,
+        "scheduler_progress": "optimizer_steps",
         "max_steps_policy": "preserve",
         "replace_train_dataloader": False,
     }
@@ -350,9 +335,6 @@ def _attach_odb(
         )
     else:
         configure_trainer(trainer, dataloader=loader, handle=apply_odb(loader), **common)
-    trainer.add_callback(WholeWindows())
-    if resumed:
-        trainer.add_callback(ResumedCounters(resumed.counted_rows))
 
 
 def _save(trainer: ExactTrainer, processor: Any, folder: Path, ranks: Ranks) -> None:

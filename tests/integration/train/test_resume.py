@@ -20,7 +20,7 @@ from odb_example.train.trainer import train
 
 pytestmark = [pytest.mark.integration, pytest.mark.xdist_group("ranks")]
 
-SAMPLES, EPOCHS = 40, 2
+SAMPLES, EPOCHS = 41, 2  # odd: two ranks need a weightless copy an epoch, which must not move the schedule
 
 
 @pytest.fixture(scope="module", params=["odb", "standard"])
@@ -112,6 +112,24 @@ def test_resumed_at_an_epochs_end_the_weights_are_those_of_the_uninterrupted_run
     train(settings.model_copy(update={"resume": str(first), "output_dir": str(tmp_path / "resumed")}))
     whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "resumed"))
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+
+
+@pytest.mark.parametrize("capped", [{}, {"max_steps": 3}])
+@pytest.mark.parametrize("loader", ["odb", "standard"])
+def test_a_finished_run_that_is_resumed_takes_no_step_more(
+    loader: str, capped: dict[str, int], tiny_checkpoint: Path, miniature_store: Path, tmp_path: Path
+) -> None:
+    settings = small(
+        tiny_checkpoint, miniature_store, tmp_path / "run", loader=loader, save_strategy="steps", save_steps=100,
+        train_size=12, save_final_model=True, **capped,
+    )  # fmt: skip
+    finished = train(settings)
+    records, weights = _steps(finished.folder), load_file(finished.folder / "model.safetensors")
+    (finished.folder / "model.safetensors").unlink()  # as if it had been killed before it saved the model
+    resumed = train(settings.model_copy(update={"resume": "newest"}))
+    assert (resumed.global_step, resumed.emitted_samples) == (finished.global_step, finished.emitted_samples)
+    assert _steps(finished.folder) == records
+    assert all(map(torch.equal, weights.values(), load_file(finished.folder / "model.safetensors").values()))
 
 
 def test_other_settings_than_the_checkpoints_are_refused_by_name(uninterrupted: Settings, tmp_path: Path) -> None:

@@ -124,21 +124,6 @@ def test_an_epoch_stopped_half_way_goes_on_with_the_rest_on_any_number_of_ranks(
     assert resumed.state_dict() == {"epoch": 1, "done": []}
 
 
-@given(sizes, worlds, st.integers(0, 3), st.integers(1, 8), st.data())
-def test_the_sample_budget_is_what_the_ranks_are_given(
-    size: int, world: int, epoch: int, halves: int, data: st.DataObject
-) -> None:
-    order = _order(size, done=data.draw(st.integers(0, size - 1)), epoch=epoch)
-    budget = order.rows_left(halves / 2, world)
-    given_out = 0
-    while order.epoch < halves // 2:
-        given_out += sum(len(RankShare(order, rank=rank, world_size=world)) for rank in range(world))
-        order.set_epoch(order.epoch + 1)
-    if order.epoch == halves // 2 and halves % 2:
-        given_out += max(0, (size + 1) // 2 - len(order.done))
-    assert budget == given_out
-
-
 def test_a_trainer_that_counts_from_zero_does_not_undo_a_resumed_epoch() -> None:
     order = _order(10, done=3, epoch=2)
     left = order.left()
