@@ -307,6 +307,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "token_budget": 512,
         "buffer_size": 256,
         "no_warmup": True,
+        "fixed_batch_size": 5,  # as many optimizer steps as ODB takes, so that one learning rate suits both
         "max_length": 1024,
         "image_max_pixels": 65536,
         "train_size": 0,

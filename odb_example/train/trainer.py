@@ -26,7 +26,7 @@ from odb_example.distributed import Ranks
 from odb_example.errors import UserError
 from odb_example.files import write_json
 from odb_example.models.loading import ensure_model, load_processor, save_checkpoint
-from odb_example.settings import Settings
+from odb_example.settings import PRESETS, Settings
 from odb_example.train.adapters import is_adapted, load_for_training
 from odb_example.train.arguments import (
     Precision,
@@ -198,7 +198,8 @@ def _refuse_what_cannot_be(settings: Settings, ranks: Ranks) -> None:
             f"--loss-scaling {settings.loss_scaling} needs ODB's metadata, which loader {settings.loader} has not",
             "give token, sample or none",
         )
-    if settings.loader == "odb" and settings.fixed_batch_size != 1:
+    rows_by_default = (1, PRESETS[settings.preset or "public"].get("fixed_batch_size"))
+    if settings.loader == "odb" and settings.fixed_batch_size not in rows_by_default:
         raise UserError(
             f"--fixed-batch-size {settings.fixed_batch_size} has no meaning for ODB", "give --token-budget instead"
         )

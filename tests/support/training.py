@@ -28,17 +28,18 @@ def small(checkpoint: Path, store: Path, output: Path, **changes: Any) -> Settin
 
 def run_command(command: str, settings: Settings, timeout_s: int = 240) -> subprocess.CompletedProcess[str]:
     """``python -m odb_example.run COMMAND`` under ``settings``, ended with all it started after ``timeout_s``."""
-    return _run(["-m", "odb_example.run", command, "--settings", str(_written(settings))], timeout_s)
+    return _run(["-m", "odb_example.run", command, "--settings", str(written(settings))], timeout_s)
 
 
 def train_each(runs: Sequence[Settings], *, ranks: int, timeout_s: int = 600) -> subprocess.CompletedProcess[str]:
     """Train ``runs`` one after the other on the same ``ranks`` processes: starting them costs more than training."""
-    files = [str(_written(settings)) for settings in runs]
+    files = [str(written(settings)) for settings in runs]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     return _run([*launcher, "-m", "support.train_each", *files], timeout_s)
 
 
-def _written(settings: Settings) -> Path:
+def written(settings: Settings) -> Path:
+    """The settings as a file beside the run folder."""
     file = Path(settings.output_root) / f"{Path(str(settings.output_dir)).name}.settings.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(json.dumps(settings.model_dump(exclude_none=True)))

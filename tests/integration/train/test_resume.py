@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
-from support.training import run_command, small
+from support.training import small
 
+from odb_example import launch
 from odb_example.errors import UserError
 from odb_example.files import read_json
 from odb_example.settings import Settings
@@ -95,8 +96,7 @@ def test_resumed_on_two_ranks_every_sample_still_comes_once(uninterrupted: Setti
         update={"resume": str(checkpoint), "output_dir": str(tmp_path / "two"), "output_root": str(tmp_path)}
         | {"num_processes": 2}
     )
-    done = run_command("odb-enable", resumed)
-    assert done.returncode == 0, done.stderr[-2000:]
+    assert launch.run_stage(f"{train.__module__}:{train.__name__}", resumed) == 0
     _assert_whole_run(tmp_path / "two", resumed)
 
 

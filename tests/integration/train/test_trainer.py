@@ -5,22 +5,16 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file
 from support.mixed_store import mixed_store
-from support.training import small, train_each
+from support.training import small
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
-from odb_example.data.samples import SampleMaker
-from odb_example.data.store import Store
 from odb_example.errors import UserError
 from odb_example.files import read_json
-from odb_example.models.loading import load_processor
 from odb_example.train.records import read_steps
 from odb_example.train.trainer import train
 
@@ -173,64 +167,3 @@ def test_staging_copies_the_store_once_and_trains_from_the_copy(
     stamp = (tmp_path / "local" / "records.jsonl").stat().st_mtime_ns
     train(settings)
     assert (tmp_path / "local" / "records.jsonl").stat().st_mtime_ns == stamp
-
-
-def alike_store(target: Path, records: int) -> Path:
-    """Records of one text and pictures of one size, no two the same: every finished sample is as long as the others."""
-    target.mkdir(parents=True)
-    rows = []
-    for number in range(records):
-        noise = np.random.default_rng(number).integers(0, 255, (64, 64, 3), dtype=np.uint8)
-        Image.fromarray(noise).save(target / f"{number}.png")
-        turns = [
-            {"from": "human", "value": "<image>\nWhat is it?"},
-            {"from": "gpt", "value": "Noise, and nothing else."},
-        ]
-        rows.append({"id": str(number), "source": "s", "conversations": turns, "images": [f"{number}.png"]})
-    (target / "records.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    (target / "metadata.json").write_text(json.dumps({"num_records": records}))
-    return target
-
-
-def test_four_ranks_end_with_the_weights_of_one(tiny_checkpoint: Path, tmp_path: Path) -> None:
-    """Standard: 1 rank x 4 rows and 4 x 1. ODB: an epoch as one step, accumulated over the groups a rank makes of it.
-
-    ODB's first group is one sample, then come groups of up to four: five on one rank, two on each of four.
-    Plain gradient descent: Adam would make much of the last bits of gradients that are nearly zero.
-    """
-    data = alike_store(tmp_path / "data", 20)
-    store, maker = (
-        Store.open(data),
-        SampleMaker(load_processor(str(tiny_checkpoint), image_max_pixels=65536), max_length=1024),
-    )
-    length = maker.length(store[0], store.image_bytes)
-    common: dict[str, Any] = {
-        "train_size": 16, "val_size": 4, "num_train_epochs": 3.0, "save_final_model": True, "max_grad_norm": 0.0,
-        "trainer": {"optim": "sgd"}, "lr": 0.05, "no_warmup": True, "token_budget": 4 * length, "buffer_size": 16,
-    }  # fmt: skip
-    changes: dict[tuple[str, int], dict[str, Any]] = {
-        ("standard", 1): {"fixed_batch_size": 4}, ("standard", 4): {},
-        ("odb", 1): {"gradient_accumulation_steps": 5}, ("odb", 4): {"gradient_accumulation_steps": 2},
-    }  # fmt: skip
-
-    runs = {
-        (loader, ranks): small(
-            tiny_checkpoint, data, tmp_path / f"{loader}-{ranks}",
-            **(common | {"loader": loader, "num_processes": ranks} | changed),
-        )
-        for (loader, ranks), changed in changes.items()
-    }  # fmt: skip
-    for loader in ("standard", "odb"):
-        train(runs[loader, 1])
-    done = train_each([runs[loader, 4] for loader in ("standard", "odb")], ranks=4)
-    assert done.returncode == 0, done.stderr[-3000:]
-    for loader in ("standard", "odb"):
-        steps = {ranks: read_steps(tmp_path / f"{loader}-{ranks}", up_to=100) for ranks in (1, 4)}
-        assert len(steps[1]) == {"standard": 12, "odb": 3}[loader]
-        assert [step.samples for step in steps[1]] == [step.samples for step in steps[4]]
-        assert [step.loss for step in steps[4]] == pytest.approx([step.loss for step in steps[1]], rel=1e-6)
-        before = load_file(tiny_checkpoint / "model.safetensors")
-        one, four = (load_file(tmp_path / f"{loader}-{ranks}" / "model.safetensors") for ranks in (1, 4))
-        assert max(float((one[name] - before[name]).abs().max()) for name in one) > 1e-2
-        for name in one:
-            torch.testing.assert_close(four[name], one[name], rtol=0.0, atol=1e-6)
