@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
-from scipy.stats import binomtest
+from scipy import special  # not scipy.stats: it takes a second to import
 
 
 def wilson_interval(correct: int, total: int, confidence: float = 0.95) -> tuple[float, float]:
@@ -15,14 +16,17 @@ def wilson_interval(correct: int, total: int, confidence: float = 0.95) -> tuple
     """
     if not 0 <= correct <= total or total == 0:
         raise ValueError(f"no share: {correct} of {total}")
-    interval = binomtest(correct, total).proportion_ci(confidence, method="wilson")
-    return float(interval.low), float(interval.high)
+    z = float(special.ndtri((1 + confidence) / 2))
+    share, denominator = correct / total, 1 + z * z / total
+    centre = (share + z * z / (2 * total)) / denominator
+    half = z * math.sqrt(share * (1 - share) / total + z * z / (4 * total * total)) / denominator
+    return centre - half if correct else 0.0, centre + half if correct < total else 1.0  # exact where rounding is not
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
     """Two-sided exact p-value of McNemar's test (McNemar 1947), from the rows that only one of two runs gets right."""
-    discordant = only_first + only_second
-    return 1.0 if discordant == 0 else float(binomtest(only_first, discordant, 0.5).pvalue)
+    tail = float(special.bdtr(min(only_first, only_second), only_first + only_second, 0.5))
+    return min(1.0, 2 * tail)
 
 
 def quantile(values: Sequence[float], share: float) -> float:

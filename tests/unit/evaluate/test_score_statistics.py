@@ -7,6 +7,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.stats import binomtest
 
 from odb_example.evaluate.statistics import mcnemar, quantile, wilson_interval
 
@@ -49,3 +50,11 @@ def test_quantiles_are_values_at_the_rounded_place() -> None:
     values = [9, 1, 5, 3, 7]
     assert [quantile(values, share) for share in (0, 0.1, 0.5, 0.9, 1)] == [1, 1, 5, 9, 9]
     assert quantile([1, 2], 0.5) == 1  # round(0.5) is 0: halves go to the even place
+
+
+@given(st.integers(1, 900).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))))
+def test_both_are_those_of_scipy(counts: tuple[int, int]) -> None:
+    first, total = counts
+    test = binomtest(first, total, 0.5)
+    assert mcnemar(first, total - first) == pytest.approx(test.pvalue, rel=1e-9)
+    assert wilson_interval(first, total) == pytest.approx(tuple(test.proportion_ci(0.95, method="wilson")), abs=1e-12)
