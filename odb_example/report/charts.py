@@ -243,6 +243,11 @@ def _wrapped(label: str) -> str:
     return textwrap.fill(flat(label, 40).replace("_", " "), 20)
 
 
+def series_colour(slot: int) -> str:
+    """The style value of a run's colour, for parts of the page that are no charts."""
+    return _VARIABLES[_colour(slot)]
+
+
 def _colour(slot: int) -> str:
     return _COLOURS[slot % SERIES]
 

@@ -15,6 +15,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from odb_example.report.charts import series_colour
 from odb_example.report.comparable import Check
 from odb_example.report.compare import Comparison, Pair
 from odb_example.report.figures import PROTOCOL_WARNING, Figure, Flip
@@ -88,6 +89,7 @@ def render(comparison: Comparison) -> str:
         provenance=[(run, provenance(run)) for run in comparison.runs],
         commands=commands(comparison),
         check_value=check_value,
+        series_of=lambda run: series_colour(next(n for n, shown in enumerate(comparison.runs) if shown is run)),
         probabilities=probabilities,
         differences_named=DIFFERENCES,
         warning=PROTOCOL_WARNING,

@@ -253,6 +253,15 @@ def test_flipped_rows_show_their_pictures_from_the_benchmark_folder(tmp_path: Pa
     assert len(pictures) == page.count('class="card flip"') > 0
 
 
+def test_a_run_has_one_colour_on_the_whole_page(page: str) -> None:
+    keys = re.findall(r'class="key" style="background:([^"]+)"></span><bdi>([^<]+)</bdi>', page)
+    assert sorted(keys) == [("var(--series-1)", "odb-enable"), ("var(--series-2)", "standard-none")]
+    chart = page[page.index("Samples in a step") :]
+    for colour, name in keys:  # the line of a legend stands right before its words
+        drawn = re.findall(r"stroke: ?(var\(--series-\d\))", chart[: chart.index(f">{name}</text>")])
+        assert drawn[-1] == colour
+
+
 def test_pictures_that_are_out_of_reach_are_said_to_be(page: str) -> None:
     assert "out of reach: no pictures" in page
 
