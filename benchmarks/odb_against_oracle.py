@@ -11,16 +11,10 @@ the ratios of neighbours, with and without the time to the first batch. The mini
 from __future__ import annotations
 
 import statistics
-from typing import Any
 
-import torch
-
-from odb_example import distributed
-from odb_example.benchmarks.loaders import Bench, Entry, InMemory, Row
-from odb_example.models.loading import ensure_model, load_model, load_processor
+from odb_example.benchmarks.loaders import Entry, Row, set_up
 from odb_example.resolve import resolve
 from odb_example.settings import Settings
-from odb_example.train.inputs import open_inputs
 
 SAMPLES, TURNS = 1500, 5
 
@@ -32,14 +26,8 @@ def rate(row: Row, *, started: bool) -> float:
 
 def main(settings: Settings) -> None:
     """Print one line a turn and the medians."""
-    torch.set_num_threads(1)
-    ranks = distributed.start(settings.device, settings.ddp_timeout)
-    name = ensure_model(settings)
-    processor = load_processor(name, image_max_pixels=settings.image_max_pixels)
-    inputs = open_inputs(settings.model_copy(update={"train_size": SAMPLES}), processor, ranks)
-    model: Any = load_model(name, dtype=torch.float32)
-    bench = Bench(settings, model.to(ranks.device), inputs.collate, 0.0, [inputs.collate([inputs.training[0]])])
-    for in_memory, samples in ((False, inputs.training), (True, InMemory(inputs.training))):
+    bench, sources = set_up(settings, SAMPLES, held_out=1)
+    for in_memory, samples in sources.items():
         items = "in memory" if in_memory else "live"
         whole, started = [], []
         for turn in range(TURNS):

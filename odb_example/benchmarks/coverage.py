@@ -1,8 +1,8 @@
 """Random loader configurations, each held to the same promises.
 
 Every epoch gives each sample exactly once; all ranks take the same number of batches, whole accumulation windows; ODB
-counts every row it was given; groups keep to the token budget; no process is left. ``main`` runs any
-number of them; the suite keeps a fast selection.
+counts every row it was given; groups keep to the token budget; no process is left. ``main`` runs any number of them;
+the suite keeps a fast selection.
 """
 
 from __future__ import annotations

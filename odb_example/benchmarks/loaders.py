@@ -105,15 +105,7 @@ def bench_loaders(settings: Settings, count: int, seconds: float, held_out: int)
         seconds: training time at which the losses at equal seconds are taken.
         held_out: validation samples.
     """
-    ranks = distributed.start(settings.device, settings.ddp_timeout)
-    torch.set_num_threads(1 if ranks.device.type == "cpu" else torch.get_num_threads())
-    name = ensure_model(settings)
-    processor = load_processor(name, image_max_pixels=settings.image_max_pixels)
-    inputs = open_inputs(settings.model_copy(update={"train_size": count}), processor, ranks)
-    model: Any = load_model(name, dtype=torch.float32)
-    model.to(ranks.device)
-    bench = Bench(settings, model, inputs.collate, seconds, _held_out(inputs, held_out, settings))
-    sources = {False: inputs.training, True: InMemory(inputs.training)}
+    bench, sources = set_up(settings, count, held_out)
     bench.run(Entry(name="warm-up", kind="standard"), InMemory(_First(sources[True], WARM_UP_SAMPLES)), seconds=0.0)
     rows: list[Row] = []
     for entry in _entries(settings.token_budget):
@@ -129,6 +121,18 @@ def bench_loaders(settings: Settings, count: int, seconds: float, held_out: int)
     write_json(path, {"settings": settings.model_dump(mode="json"), "rows": [asdict(row) for row in rows]})
     print(f"written: {path}", file=sys.stderr)
     return 0
+
+
+def set_up(settings: Settings, count: int, held_out: int) -> tuple[Bench, dict[bool, Any]]:
+    """A bench with ``held_out`` validation samples, and ``count`` samples: live (False) and in memory (True)."""
+    ranks = distributed.start(settings.device, settings.ddp_timeout)
+    torch.set_num_threads(1 if ranks.device.type == "cpu" else torch.get_num_threads())
+    name = ensure_model(settings)
+    processor = load_processor(name, image_max_pixels=settings.image_max_pixels)
+    inputs = open_inputs(settings.model_copy(update={"train_size": count}), processor, ranks)
+    model: Any = load_model(name, dtype=torch.float32)
+    bench = Bench(settings, model.to(ranks.device), inputs.collate, _held_out(inputs, held_out, settings))
+    return bench, {False: inputs.training, True: InMemory(inputs.training)}
 
 
 def _entries(budget: int) -> Iterator[Entry]:
@@ -169,7 +173,6 @@ class Bench:
         settings: Settings,
         model: torch.nn.Module,
         collate: Collator,
-        seconds: float,
         held_out: Sequence[dict[str, Any]],
     ) -> None:
         self.settings, self.start, self.collate, self.held_out = settings, model, collate, held_out

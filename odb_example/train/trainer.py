@@ -159,7 +159,9 @@ def assemble(
     loader = _build_loader(settings, ranks, inputs)
     if resumed:
         loader.load_state_dict(resumed.loader)
-    total = total_samples(settings, recorder.num_train_samples)
+    # The run's length and how much of it is done: in steps where they are capped, else in samples.
+    total = settings.max_steps or total_samples(settings, recorder.num_train_samples)
+    done = len(recorder.records) if settings.max_steps else recorder.emitted_samples
     deepspeed = deepspeed_config(settings, ranks.device, ranks.world_size)
     if deepspeed is not None:
         start_deepspeed(ranks.device)
@@ -170,13 +172,10 @@ def assemble(
         checkpoints=run_folder(settings) / PARTIAL_CHECKPOINTS,
         deepspeed=deepspeed,
         precision=number_format,
-        total_progress=settings.max_steps or total,
+        total_progress=total,
     )
     model = load_for_training(model_name, settings, number_format.weights)
-    done, whole = (
-        (len(recorder.records), settings.max_steps) if settings.max_steps else (recorder.emitted_samples, total)
-    )
-    batches = loader if done < whole else ()  # a finished run that is resumed takes no step more
+    batches = loader if done < total else ()  # a finished run that is resumed takes no step more
     trainer = _build_trainer(settings, ranks, model, processor, arguments, batches, inputs, recorder, progress)
     if isinstance(loader, OdbLoader):
         _attach_odb(trainer, loader, settings)

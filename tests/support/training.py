@@ -1,4 +1,4 @@
-"""Small real runs: settings for two CPU cores, and the command in a process of its own."""
+"""Small real runs: settings for two CPU cores, and several of them on ranks that torchrun starts once."""
 
 from __future__ import annotations
 
@@ -26,29 +26,12 @@ def small(checkpoint: Path, store: Path, output: Path, **changes: Any) -> Settin
     return Settings(**(values | changes))
 
 
-def run_command(command: str, settings: Settings, timeout_s: int = 240) -> subprocess.CompletedProcess[str]:
-    """``python -m odb_example.run COMMAND`` under ``settings``, ended with all it started after ``timeout_s``."""
-    return _run(["-m", "odb_example.run", command, "--settings", str(written(settings))], timeout_s)
-
-
 def train_each(runs: Sequence[Settings], *, ranks: int, timeout_s: int = 600) -> subprocess.CompletedProcess[str]:
     """Train ``runs`` one after the other on the same ``ranks`` processes: starting them costs more than training."""
     files = [str(written(settings)) for settings in runs]
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    return _run([*launcher, "-m", "support.train_each", *files], timeout_s)
-
-
-def written(settings: Settings) -> Path:
-    """The settings as a file beside the run folder."""
-    file = Path(settings.output_root) / f"{Path(str(settings.output_dir)).name}.settings.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(settings.model_dump(exclude_none=True)))
-    return file
-
-
-def _run(arguments: list[str], timeout_s: int) -> subprocess.CompletedProcess[str]:
     process = subprocess.Popen(
-        [sys.executable, *arguments],
+        [sys.executable, *launcher, "-m", "support.train_each", *files],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
     )  # fmt: skip
@@ -57,5 +40,13 @@ def _run(arguments: list[str], timeout_s: int) -> subprocess.CompletedProcess[st
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGKILL)
         out, err = process.communicate()
-        raise AssertionError(f"{arguments} still ran after {timeout_s} s\n{err[-3000:]}") from None
+        raise AssertionError(f"{files} still in training after {timeout_s} s\n{err[-3000:]}") from None
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def written(settings: Settings) -> Path:
+    """The settings as a file beside the run folder."""
+    file = Path(settings.output_root) / f"{Path(str(settings.output_dir)).name}.settings.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(settings.model_dump(exclude_none=True)))
+    return file
