@@ -90,6 +90,8 @@ def in_ranks(
         process.join(0 if failed else 10)
         if process.is_alive():
             failed = True
+            with suppress(psutil.NoSuchProcess):  # it ended meanwhile
+                end_children(process.pid)
             process.kill()
             process.join()
     if failed:
@@ -128,6 +130,14 @@ def _rank(
         pipe.send(answer)
     except BaseException:  # noqa: BLE001 - whatever it was, the caller is told
         pipe.send(traceback.format_exc())
+        end_children()  # some wait for words from this process that will never come
+
+
+def end_children(pid: int | None = None) -> None:
+    """Kill all that descends from the process ``pid``, by default this one."""
+    for process in psutil.Process(pid).children(recursive=True):
+        with suppress(psutil.NoSuchProcess):
+            process.kill()
 
 
 def children() -> list[str]:
