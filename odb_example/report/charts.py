@@ -21,6 +21,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from odb_example.report.words import flat, number
@@ -204,7 +205,7 @@ def _figure(height: float) -> Iterator[tuple[Figure, Axes]]:
     with matplotlib.rc_context(_RC), warnings.catch_warnings():
         # A glyph DejaVu lacks is measured as a box and drawn by the browser's own font.
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        figure = Figure(figsize=(WIDTH, height), layout="constrained")
+        figure = Figure(figsize=(WIDTH, height), dpi=72)  # what SVG is measured in
         yield figure, figure.add_subplot()
 
 
@@ -258,6 +259,7 @@ _SERIAL = iter(range(10**9))
 def _svg(figure: Figure, title: str) -> str:
     """Markup to stand inline: no XML prologue, ids of its own, theme variables instead of colours."""
     stream = io.StringIO()
+    ConstrainedLayoutEngine().execute(figure)  # once; a figure that has the engine is drawn twice to be saved
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]
