@@ -109,7 +109,7 @@ def compare_all(settings: Settings) -> int:
 
 
 def compare(settings: Settings, runs: tuple[Path, ...], record: Path | None) -> None:
-    from odb_example.report.runs import find_runs
+    from odb_example.report.reading import find_runs
 
     folders = list(runs) or find_runs(Path(settings.output_root))
     _compare(folders, Path(settings.output_root, "comparison"))

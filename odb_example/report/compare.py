@@ -18,7 +18,8 @@ from odb_example.report import statistics
 from odb_example.report.comparable import Verdict, judge
 from odb_example.report.figures import PROTOCOL_WARNING, Figure, Flip, differences, figures_of, flips
 from odb_example.report.integrity import Disagreement, disagreements
-from odb_example.report.runs import Fact, Run, read_runs, read_untrained
+from odb_example.report.reading import read_runs, read_untrained
+from odb_example.report.runs import Fact, Run
 
 SCHEMA = "odb-example-comparison-v1"
 STATED_OVER_SEEDS = ("samples_per_second", "validation_loss", "token_weighted_validation_loss", "mmmu_accuracy")

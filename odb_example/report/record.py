@@ -13,7 +13,8 @@ from typing import Any
 
 from odb_example.errors import UserError
 from odb_example.files import write_json
-from odb_example.report.runs import Run, read_runs
+from odb_example.report.reading import read_runs
+from odb_example.report.runs import Run
 
 _SIDE: Mapping[str, tuple[str, ...]] = {
     "runtime_seconds": ("summary.trainer_metrics.train_runtime", "summary.runtime_seconds"),

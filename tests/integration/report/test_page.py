@@ -17,7 +17,7 @@ from support.run_folders import Plan, write_run, write_training
 from odb_example.errors import UserError
 from odb_example.report.compare import build, compare_runs, report_run
 from odb_example.report.page import render
-from odb_example.report.runs import find_runs, read_runs, read_untrained
+from odb_example.report.reading import find_runs, read_runs, read_untrained
 from odb_example.report.terminal import print_comparison
 from odb_example.report.words import flat, number, readable, signed
 

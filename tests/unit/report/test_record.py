@@ -12,8 +12,8 @@ from odb_example import schema
 from odb_example.errors import UserError
 from odb_example.report.compare import build
 from odb_example.report.page import render
+from odb_example.report.reading import read_runs
 from odb_example.report.record import write_record
-from odb_example.report.runs import read_runs
 
 pytestmark = pytest.mark.unit
 

@@ -14,7 +14,7 @@ from support.run_folders import Plan, write_run
 
 from odb_example.report.compare import Comparison, build
 from odb_example.report.page import headline, render
-from odb_example.report.runs import read_runs
+from odb_example.report.reading import read_runs
 
 pytestmark = pytest.mark.unit
 Pair = Callable[[], tuple[Path, Path]]
