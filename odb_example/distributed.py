@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import atexit
 import datetime
+import itertools
 import os
+import uuid
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -92,6 +95,28 @@ def gather_objects(value: Any) -> list[Any]:
     gathered: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(gathered, value)
     return gathered
+
+
+def take(shares: Sequence[int], ranks: Ranks) -> Iterator[tuple[int, int]]:
+    """(rank, turn) of shared work, each on one rank only: a rank's own turns first, then those others have not taken.
+
+    Every rank must call it at the same time. Turns are counted in the process group's store, one request each.
+
+    Args:
+        shares: how many turns every rank has.
+    """
+    group = dist.group.WORLD
+    if group is None:
+        return iter([(ranks.rank, turn) for turn in range(shares[ranks.rank])])
+    store = group.get_group_store()
+    name, *_ = gather_objects(uuid.uuid4().hex)
+
+    def turns_of(owner: int) -> Iterator[tuple[int, int]]:
+        while (turn := store.add(f"{name}/{owner}", 1) - 1) < shares[owner]:
+            yield owner, turn
+
+    owners = [(ranks.rank + offset) % ranks.world_size for offset in range(ranks.world_size)]
+    return itertools.chain.from_iterable(map(turns_of, owners))
 
 
 def barrier() -> None:

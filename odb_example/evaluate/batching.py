@@ -2,17 +2,17 @@
 
 In: a data set of finished samples that knows their lengths, and a function that scores one padded batch. Out: one
 value a sample, on every rank, by its place. Groups are packed by length, so little is padded, and dealt so that every
-rank has about the same number of padded tokens; worker processes prepare batches while the model runs. A sample that
-cannot be made comes back with its reason instead of ending the run. Neither grouping nor rank count changes which value
-a sample gets, beyond the float noise of the kernels.
+rank has about the same number of padded tokens; a rank that is done takes over what a slower one has not begun.
+Worker processes prepare batches while the model runs. A sample that cannot be made comes back with its reason instead
+of ending the run. Neither grouping nor rank count changes which value a sample gets, beyond the kernels' float noise.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import torch
@@ -48,7 +48,10 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """One value a sample by place, reasons of those refused, and what it took on this rank."""
+    """One value a sample by place, reasons of those refused, and what it took on this rank.
+
+    ``padded_tokens`` and ``tokens`` are those of its batches, ``seconds`` its wall time.
+    """
 
     values: dict[int, Any]
     refused: dict[int, str]
@@ -92,10 +95,13 @@ def score_samples(
     lengths, refused = measure_lengths(samples, todo, ranks)
     places = sorted(lengths)
     shares = share_groups([lengths[place] for place in places], effort.token_budget, ranks.world_size)
-    groups = [[places[number] for number in group] for group in shares[ranks.rank]]
+    taken = distributed.take([len(share) for share in shares], ranks)
+    groups = ([places[number] for number in shares[owner][turn]] for owner, turn in taken)
     local: dict[int, Any] = {}
-    padded = 0
-    for number, prepared in enumerate(prepared_batches(samples, groups, collate, effort, ranks.device), start=1):
+    batches = padded = 0
+    workers = min(effort.num_workers, len(shares[ranks.rank]))
+    for prepared in prepared_batches(samples, groups, collate, replace(effort, num_workers=workers), ranks.device):
+        batches += 1
         refused |= prepared.refused
         if prepared.batch is not None:
             batch = {name: _moved(value, ranks.device) for name, value in prepared.batch.items()}
@@ -104,16 +110,17 @@ def score_samples(
             local |= rows
             if partial:
                 partial.add(rows)
-        if effort.log_every and number % effort.log_every == 0 and ranks.is_main:
+        if effort.log_every and batches % effort.log_every == 0 and ranks.is_main:
             rate = len(local) / (time.perf_counter() - started)
-            line = f"{effort.label}: batch {number} of {len(groups)}, {rate:.1f} samples/s on this rank"
+            share = f"{len(local)} of about {len(places) // ranks.world_size} samples"
+            line = f"{effort.label}: batch {batches}, {share}, {rate:.1f} samples/s on this rank"
             print(line, file=sys.stderr, flush=True)
     for theirs, not_made in distributed.gather_objects((local, refused)):
         values |= theirs
         refused |= not_made
     return Scored(
-        values=dict(sorted(values.items())), refused=dict(sorted(refused.items())), batches=len(groups),
-        padded_tokens=padded, tokens=sum(lengths[place] for group in groups for place in group),
+        values=dict(sorted(values.items())), refused=dict(sorted(refused.items())), batches=batches,
+        padded_tokens=padded, tokens=sum(lengths[place] for place in local),
         seconds=time.perf_counter() - started,
     )  # fmt: skip
 
@@ -152,16 +159,15 @@ def share_groups(lengths: Sequence[int], token_budget: int, world_size: int) -> 
 
 
 def prepared_batches(
-    samples: SizedSamples, groups: Sequence[Sequence[int]], collate: Collate, effort: Effort, device: torch.device
+    samples: SizedSamples, groups: Iterable[list[int]], collate: Collate, effort: Effort, device: torch.device
 ) -> Iterator[Prepared]:
     """Collated batches of ``groups``, in order; with no workers, made in this process as they are asked for."""
-    workers = min(effort.num_workers, len(groups))
     loader = DataLoader(
         _Attempts(samples),
-        batch_sampler=[list(group) for group in groups],
+        batch_sampler=groups,
         collate_fn=_Collate(collate),
-        num_workers=workers,
-        prefetch_factor=effort.prefetch_factor if workers else None,
+        num_workers=effort.num_workers,
+        prefetch_factor=effort.prefetch_factor if effort.num_workers else None,
         pin_memory=device.type == "cuda",
     )
     return iter(loader)

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.table import Table
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
@@ -247,8 +247,9 @@ def short_run(settings: Settings, world_size: int, scratch: Path) -> Settings:
 def show(rows: Sequence[Row], console: Console | None = None) -> None:
     """Print the table."""
     table = Table(title="gradient of every optimizer step against one process over the union batch")
-    for heading in ("ranks", "loader", "accumulation", "objective", "steps", "worst error", "mean", "loss error"):
-        table.add_column(heading, justify="left" if heading in ("loader", "objective") else "right")
+    for heading in ("ranks", "loader", "accum.", "objective", "steps", "worst error", "mean", "loss error"):
+        justify: JustifyMethod = "left" if heading in ("loader", "objective") else "right"
+        table.add_column(heading, justify=justify, no_wrap=heading == "objective")
     for row in rows:
         table.add_row(
             str(row.world_size), row.loader, str(row.accumulation), row.objective, str(row.steps),
