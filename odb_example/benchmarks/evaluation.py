@@ -7,7 +7,7 @@ ours    the evaluations as the commands run them, one rank a core without worker
 bound   model alone on cached batches plus preparation alone, on one thread of every core at once: no idle core, no
         other work. Beside it the same from one core alone, times the cores, as if they shared nothing.
 
-Run it on an idle machine: ``python -m odb_example.benchmarks.evaluation``. It prints a table, and whether all ways
+Run it on an idle machine: ``python -m odb_example.run bench evaluation``. It prints a table, and whether all ways
 agree on every figure.
 """
 
@@ -29,6 +29,7 @@ RECORDS, VAL_SIZE, TOKEN_BUDGET = 1200, 0.5, 2048
 TURNS, REPEATS = 3, 3
 CAP = 65536
 MODULE = "odb_example.benchmarks.evaluation"
+PLAIN, BOUND = "plain loop", "bound"
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,19 +213,16 @@ def largest_difference(name: str, plain: list[Any], ours: dict[str, Any]) -> flo
 
 
 @dataclass(frozen=True, slots=True)
-class Rates:
-    """Samples a second of one turn; ``differences`` are those of our runs to the plain loop, by layout."""
+class Turn:
+    """Samples a second of every way in one turn; ``differences`` are those of our runs to the plain loop."""
 
     samples: int
     padding: float
-    plain: float
-    ours: dict[str, float]
+    rates: dict[str, float]
     differences: dict[str, float]
-    bound: float
-    one_core_times_cores: float
 
 
-def take_turn(name: str, work: Work, cores: int) -> Rates:
+def take_turn(name: str, work: Work, cores: int) -> Turn:
     """Measure every way of one evaluation, one after another."""
     (alone,) = measure("bound", name, work.folder, 1)
     together = measure("bound", name, work.folder, 1, cores)
@@ -233,17 +231,16 @@ def take_turn(name: str, work: Work, cores: int) -> Rates:
         (measure("plain", name, work.folder, threads)[0] for threads in sorted({1, cores})),
         key=lambda timed: timed["seconds"],
     )
-    samples = alone["samples"]
-    ours, differences = {}, {}
+    rates = {PLAIN: alone["samples"] / plain["seconds"]}
+    differences = {}
     for ranks, workers in ((cores, 0), (1, 1)):
         run = run_ours(name, work, ranks, workers)
-        label = f"{ranks} ranks, {workers} workers"
-        ours[label] = samples / run["effort"]["seconds"]
-        differences[label] = largest_difference(name, plain["found"], run)
-    return Rates(
-        samples=samples, padding=alone["padding"], plain=samples / plain["seconds"], ours=ours, differences=differences,
-        bound=sum(_rate(one) for one in together), one_core_times_cores=cores * _rate(alone),
-    )  # fmt: skip
+        way = f"{ranks} ranks, {workers} workers"
+        rates[way] = alone["samples"] / run["effort"]["seconds"]
+        differences[way] = largest_difference(name, plain["found"], run)
+    rates[BOUND] = sum(map(_rate, together))
+    rates["one core's bound, times the cores"] = cores * _rate(alone)
+    return Turn(alone["samples"], alone["padding"], rates, differences)
 
 
 def _rate(bound: dict[str, Any]) -> float:
@@ -265,23 +262,17 @@ def main(records: int = RECORDS) -> int:
     return int(different)
 
 
-def table(name: str, turns: Sequence[Rates]) -> Iterable[str]:
+def table(name: str, turns: Sequence[Turn]) -> Iterable[str]:
     """Lines of one evaluation's table."""
-
-    def line(way: str, rate: Callable[[Rates], float], difference: str = "") -> str:
-        shares = [median(rate(turn) / to(turn) for turn in turns) for to in (lambda t: t.plain, lambda t: t.bound)]
-        return f"| {way} | {median(map(rate, turns)):.1f} | {shares[0]:.2f} | {shares[1]:.2f} | {difference} |"
-
     first = turns[0]
     yield f"\n{name}, {first.samples} samples, padding {100 * first.padding:.1f}%, median of {len(turns)} turns"
     yield "| way | samples/s | against plain | of the bound | largest difference to plain |"
     yield "| --- | --- | --- | --- | --- |"
-    yield line("plain loop", lambda turn: turn.plain)
-    for label in first.ours:
-        difference = max(turn.differences[label] for turn in turns)
-        yield line(label, lambda turn, label=label: turn.ours[label], f"{difference:.1e}")  # type: ignore[misc]
-    yield line("bound", lambda turn: turn.bound)
-    yield line("one core's bound, times the cores", lambda turn: turn.one_core_times_cores)
+    for way in first.rates:
+        rate = median(turn.rates[way] for turn in turns)
+        against, of_bound = (median(turn.rates[way] / turn.rates[other] for turn in turns) for other in (PLAIN, BOUND))
+        difference = f"{max(turn.differences[way] for turn in turns):.1e}" if way in first.differences else ""
+        yield f"| {way} | {rate:.1f} | {against:.2f} | {of_bound:.2f} | {difference} |"
 
 
 def _measured(what: str, name: str, folder: str, threads: str) -> int:
