@@ -4,7 +4,7 @@
 
 `bench loaders` measures each loader once, minutes apart; on a machine whose speed moves by a third in that time its
 rows order loaders only where they differ by more. This repeats the two that matter most and prints the median of
-the ratios of neighbours, with and without the time to the first batch. The miniature preset; variables
+the ratios of neighbours, with and without the time to the first batch. One epoch of the miniature preset; variables
 (``ODB_MM_MIX_DATA``, ``ODB_MM_MIX_BUFFER_SIZE``, ...) change it.
 """
 
@@ -16,7 +16,7 @@ from odb_example.benchmarks.loaders import Entry, Row, set_up
 from odb_example.resolve import resolve
 from odb_example.settings import Settings
 
-SAMPLES, TURNS = 1500, 5
+TURNS = 5
 
 
 def rate(row: Row, *, started: bool) -> float:
@@ -26,7 +26,7 @@ def rate(row: Row, *, started: bool) -> float:
 
 def main(settings: Settings) -> None:
     """Print one line a turn and the medians."""
-    bench, sources = set_up(settings, SAMPLES, held_out=1)
+    bench, sources = set_up(settings, 0, held_out=1)
     for in_memory, samples in sources.items():
         items = "in memory" if in_memory else "live"
         whole, started = [], []

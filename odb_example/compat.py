@@ -150,6 +150,13 @@ def end_with_the_parent() -> None:
     threading.Thread(target=watch, name="odb-parent-watch", daemon=True).start()
 
 
+def send_small_tensors_by_value() -> None:
+    """The collate process sends its batches as the workers send their samples."""
+    from odb_example.handover import small_tensors_by_value
+
+    small_tensors_by_value()
+
+
 WORKAROUNDS: tuple[Workaround, ...] = (
     Workaround(
         name="odb-dataset-holder",
@@ -168,5 +175,11 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         applies=odb_has_these_faults,
         why="ODB's collate process never looks whether its rank still lives, and outlives a killed one",
         install=_before_the_collate_loop(end_with_the_parent),
+    ),
+    Workaround(
+        name="torch-small-tensors",
+        applies=lambda: True,
+        why="torch hands over a tensor of a few bytes in a shared-memory file; ODB has no hook in its collate process",
+        install=_before_the_collate_loop(send_small_tensors_by_value),
     ),
 )

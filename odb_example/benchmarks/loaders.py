@@ -124,7 +124,7 @@ def bench_loaders(settings: Settings, count: int, seconds: float, held_out: int)
 
 
 def set_up(settings: Settings, count: int, held_out: int) -> tuple[Bench, dict[bool, Any]]:
-    """A bench with ``held_out`` validation samples, and ``count`` samples: live (False) and in memory (True)."""
+    """A bench with ``held_out`` validation samples; ``count`` samples (0: all), live (False) and in memory (True)."""
     ranks = distributed.start(settings.device, settings.ddp_timeout)
     torch.set_num_threads(1 if ranks.device.type == "cpu" else torch.get_num_threads())
     name = ensure_model(settings)

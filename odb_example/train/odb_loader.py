@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 from odb_example import compat
 from odb_example.errors import UserError
+from odb_example.handover import small_tensors_by_value
 from odb_example.train.sampler import EpochOrder, FollowsOrder, RankShare
 from odb_example.train.weightless import Samples, WithCopies, copy_of
 
@@ -84,7 +85,7 @@ class OdbLoader(FollowsOrder, DataLoader):
             collate_fn=collate,
             num_workers=num_workers,
             prefetch_factor=prefetch_factor,
-            worker_init_fn=_share_memory_by_name,
+            worker_init_fn=_hand_over,
             multiprocessing_context=multiprocessing.get_context(start_method),
             generator=torch.Generator().manual_seed(order.seed),
         )
@@ -169,6 +170,7 @@ def apply_odb(loader: OdbLoader) -> Any:
     return odb.apply(loader, **loader.options.arguments())
 
 
-def _share_memory_by_name(worker: int) -> None:
-    """Hand tensors over by name rather than by descriptor, which costs a connection per tensor."""
+def _hand_over(worker: int) -> None:
+    """Small tensors by value, large ones by name: a descriptor each would run out while a buffer is held."""
+    small_tensors_by_value(worker)
     torch.multiprocessing.set_sharing_strategy("file_system")

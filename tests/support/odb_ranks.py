@@ -73,6 +73,16 @@ def one_epoch(rank: int, world_size: int, make: Callable[..., Any], dataset: Any
     return identities(make(rank, world_size, dataset, **changed))
 
 
+def shares_memory(rank: int, world_size: int, make: Callable[..., Any]) -> set[bool]:
+    """Whether the tensors of a batch lie in shared memory."""
+    return {
+        value.is_shared()
+        for batch in make(rank, world_size, samples())
+        for value in batch.values()
+        if isinstance(value, torch.Tensor)
+    }
+
+
 def several_epochs(rank: int, world_size: int, make: Callable[..., Any], epochs: int) -> list[tuple[int, int]]:
     """Child processes and open descriptors after each of ``epochs``, the rows let go."""
     loader = make(rank, world_size, samples(32))

@@ -17,6 +17,7 @@ from support.odb_ranks import (
     one_epoch,
     ours,
     samples,
+    shares_memory,
     store_connections,
 )  # fmt: skip
 
@@ -91,6 +92,12 @@ def test_the_collate_process_has_its_own_connection_to_the_store() -> None:
     for answer in in_ranks(store_connections, 2, bare, timeout_s=120):
         of_rank, of_children = answer.value
         assert not of_children - of_rank, GO
+
+
+def test_small_tensors_of_a_batch_take_no_shared_memory() -> None:
+    for make, shared in ((ours, False), (bare, True)):
+        (answer,) = in_ranks(shares_memory, 1, make, timeout_s=90)
+        assert answer.value == {shared}, GO if shared else "the collate process shares memory for a few bytes"
 
 
 def test_no_process_outlives_a_killed_rank(tmp_path: Path) -> None:
