@@ -183,12 +183,14 @@ def test_images_outside_the_folder_are_never_read(tmp_path: Path) -> None:
     path = write_store(tmp_path / "store", [(image_record(0, image_of(png(2))), [image_of(png(2))])])
     (path / "images" / "link.png").symlink_to(tmp_path / "secret.png")
     (path / "images" / "within.png").symlink_to(path / image_of(png(2)).path)
+    (path / "images" / "folder").symlink_to(tmp_path)
     store = Store.open(path)
     assert store.image_bytes("images/within.png") == png(2)
     for relative, words in [
         ("../secret.png", "leaves the store"),
         (str(tmp_path / "secret.png"), "not a relative path"),
         ("images/link.png", "link out of the store"),
+        ("images/folder/secret.png", "link out of the store"),
         ("images/none.png", "is missing"),
         ("images", "is missing"),
     ]:
