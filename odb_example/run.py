@@ -156,9 +156,9 @@ def bench(settings: Settings, what: str, count: int | None, seconds: float, held
 
         return int(cover(count or 200) > 0)
     if what == "evaluation":
-        from odb_example.benchmarks.evaluation import main as bench_evaluation
+        from odb_example.benchmarks import evaluation
 
-        return bench_evaluation(count or 1200)
+        return evaluation.main(count or evaluation.RECORDS)
     from odb_example.benchmarks.loaders import bench_loaders
 
     return bench_loaders(settings, count or 1500, seconds, held_out)
@@ -290,7 +290,7 @@ COMMANDS: Mapping[str, cli.Spec] = {
         groups=(TRAIN,),
         parameters=(
             click.Argument(["what"], type=click.Choice(["loaders", "evaluation", "coverage"])),
-            click.Option(["--count"], type=int, help="samples a loader (1500), records (1200), configurations (200)"),
+            click.Option(["--count"], type=int, help="samples a loader (1500), records (4000), configurations (200)"),
             click.Option(["--seconds"], type=float, default=15.0, help="training time of the losses at equal seconds"),
             click.Option(["--held-out"], type=int, default=100, help="validation samples"),
         ),
