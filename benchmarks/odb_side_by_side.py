@@ -14,28 +14,20 @@ from __future__ import annotations
 import argparse
 import statistics
 
-from odb_example.benchmarks.loaders import REBALANCED_WINDOW, Entry, Row, set_up
+from odb_example.benchmarks.loaders import Entry, Row, entries, set_up
 from odb_example.resolve import resolve
 from odb_example.settings import Settings
 
 
-def rate(row: Row, *, started: bool) -> float:
-    """Samples a second; ``started``: without the wait for the first batch."""
-    return row.samples / (row.waiting + row.computing - (row.first_batch if started else 0.0))
-
-
-def rival_entry(kind: str, token_budget: int) -> Entry:
-    if kind == "oracle":
-        return Entry(name=kind, kind="oracle", token_budget=token_budget)
-    if kind == "group_by_length":
-        return Entry(name=kind, kind="group_by_length", rows=8)
-    return Entry(name=kind, kind="batch_rebalance", rows=8, accumulation_steps=REBALANCED_WINDOW)
+def rate_once_started(row: Row) -> float:
+    """Samples a second without the wait for the first batch."""
+    return row.samples / (row.waiting + row.computing - row.first_batch)
 
 
 def main(settings: Settings, kind: str, turns: int) -> None:
     """Print one line a turn and the medians, for live samples and for samples in memory."""
     bench, sources = set_up(settings, 0, held_out=1)
-    rival = rival_entry(kind, settings.token_budget)
+    rival = next(entry for entry in entries(settings.token_budget) if entry.kind == kind)
     for in_memory, samples in sources.items():
         items = "in memory" if in_memory else "live"
         budget = settings.token_budget
@@ -47,8 +39,8 @@ def main(settings: Settings, kind: str, turns: int) -> None:
                 rows[name] = bench.run(entry, samples, seconds=0.0)
                 if name == kind != "oracle":
                     budget = rows[kind].peak_padded_tokens
-            whole.append(rate(rows["odb"], started=False) / rate(rows[kind], started=False))
-            started.append(rate(rows["odb"], started=True) / rate(rows[kind], started=True))
+            whole.append(rows["odb"].samples_per_second / rows[kind].samples_per_second)
+            started.append(rate_once_started(rows["odb"]) / rate_once_started(rows[kind]))
             figures = {name: (round(row.waiting, 1), round(row.computing, 1)) for name, row in rows.items()}
             print(f"{items}: {whole[-1]:.3f} ({started[-1]:.3f} once started), wait and compute {figures}", flush=True)
         medians = statistics.median(whole), statistics.median(started)

@@ -15,7 +15,7 @@ import copy
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +108,10 @@ def bench_loaders(settings: Settings, count: int, seconds: float, held_out: int)
     bench, sources = set_up(settings, count, held_out)
     bench.run(Entry(name="warm-up", kind="standard"), InMemory(_First(sources[True], WARM_UP_SAMPLES)), seconds=0.0)
     rows: list[Row] = []
-    for entry in _entries(settings.token_budget):
-        rows.append(bench.run(entry, sources[entry.in_memory], seconds=seconds))
-        print(_line(rows[-1]), file=sys.stderr, flush=True)
+    for in_memory in (False, True):
+        for entry in entries(settings.token_budget):
+            rows.append(bench.run(replace(entry, in_memory=in_memory), sources[in_memory], seconds=seconds))
+            print(_line(rows[-1]), file=sys.stderr, flush=True)
     for rival in ("group_by_length 8", "batch_rebalance 8"):
         peak = next(row.peak_padded_tokens for row in rows if row.loader == rival and row.items == "live")
         entry = Entry(name=f"odb at the peak of {rival}", kind="odb", token_budget=peak)
@@ -135,17 +136,16 @@ def set_up(settings: Settings, count: int, held_out: int) -> tuple[Bench, dict[b
     return bench, {False: inputs.training, True: InMemory(inputs.training)}
 
 
-def _entries(budget: int) -> Iterator[Entry]:
-    for in_memory in (False, True):
-        yield Entry(name="odb", kind="odb", in_memory=in_memory, token_budget=budget)
-        yield Entry(name="oracle", kind="oracle", in_memory=in_memory, token_budget=budget)
-        for rows in (1, 8):
-            yield Entry(name=f"standard {rows}", kind="standard", in_memory=in_memory, rows=rows)
-        yield Entry(name="group_by_length 8", kind="group_by_length", in_memory=in_memory, rows=8)
-        yield Entry(
-            name="batch_rebalance 8", kind="batch_rebalance", in_memory=in_memory, rows=8,
-            accumulation_steps=REBALANCED_WINDOW,
-        )  # fmt: skip
+def entries(token_budget: int) -> tuple[Entry, ...]:
+    """The loaders that are compared, on live samples."""
+    return (
+        Entry(name="odb", kind="odb", token_budget=token_budget),
+        Entry(name="oracle", kind="oracle", token_budget=token_budget),
+        Entry(name="standard 1", kind="standard", rows=1),
+        Entry(name="standard 8", kind="standard", rows=8),
+        Entry(name="group_by_length 8", kind="group_by_length", rows=8),
+        Entry(name="batch_rebalance 8", kind="batch_rebalance", rows=8, accumulation_steps=REBALANCED_WINDOW),
+    )
 
 
 class _First:
