@@ -15,7 +15,6 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +38,7 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
+from odb_example.data.embedded.installed import installed
 from odb_example.errors import UserError
 
 RECIPE = 1
@@ -156,9 +156,8 @@ def qwen_tokenizer(vocab: dict[str, int], merges: list[tuple[str, str]]) -> Qwen
 
 
 def _texts() -> Iterator[str]:
-    folder = resources.files("sklearn.datasets.descr")
-    for name in sorted(entry.name for entry in folder.iterdir() if entry.name.endswith(".rst")):
-        yield (folder / name).read_text(encoding="utf-8")
+    for file in sorted(installed("sklearn", "datasets", "descr").glob("*.rst")):
+        yield file.read_text(encoding="utf-8")
     yield from _OWN_TEXTS * 8
 
 

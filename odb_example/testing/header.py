@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Mapping
+from functools import cache
 from importlib import metadata
 
 from odb_example.resolve import SIBLING_NAMES
@@ -19,6 +20,7 @@ OWN_VARIABLES = frozenset({"ODB_PIPELINE", "ODB_EXAMPLE_FAILURES"})
 ODB_PREFIXES = ("ODB_GROUP_", "ODB_LOG_", "ODB_GLOO_", "ODB_PROFILE_", "ODB_ITERATOR_")
 
 
+@cache
 def versions() -> dict[str, str]:
     """Installed versions of what decides a number; a package that is not installed is left out."""
     return {name: metadata.version(name) for name in PACKAGES if any(metadata.distributions(name=name))}

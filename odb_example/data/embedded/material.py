@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from typing import Literal, TypeVar
 
 import numpy as np
 from PIL import Image
 
 from odb_example.data.embedded.dice import Dice
+from odb_example.data.embedded.installed import installed
 from odb_example.data.pixels import Grey, Pixels, resize
 
 T = TypeVar("T")
@@ -110,18 +110,16 @@ def parted(values: Sequence[T], name: str) -> dict[Pool, list[T]]:
 
 @cache
 def _digits() -> dict[Pool, list[Digit]]:
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    inks = (found.images.astype(np.int64) * 255 // 16).astype(np.uint8)
-    every = [Digit(number, int(value), inks[number]) for number, value in enumerate(found.target)]
+    # A line a digit: 64 values of 0 to 16, then which digit it is.
+    table = np.loadtxt(installed("sklearn", "datasets", "data", "digits.csv.gz"), delimiter=",", dtype=np.int64)
+    inks = (table[:, :64].reshape(-1, 8, 8) * 255 // 16).astype(np.uint8)
+    every = [Digit(number, int(value), inks[number]) for number, value in enumerate(table[:, 64])]
     return parted(every, "digits")
 
 
 def _band(name: str, pool: Pool) -> Pixels:
     """The pool's columns of a photograph at half its size, shape (height, band, 3)."""
-    with resources.as_file(resources.files("skimage.data") / f"{name}.png") as file:
-        whole = np.asarray(Image.open(file).convert("RGB"))
+    whole = np.asarray(Image.open(installed("skimage", "data", f"{name}.png")).convert("RGB"))
     width = whole.shape[1]
     first, last = _BANDS[pool]
     band = whole[:, width * first // 100 : width * last // 100]

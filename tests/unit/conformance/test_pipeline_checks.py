@@ -9,7 +9,8 @@ from odb_example.conformance.check import Check
 from odb_example.conformance.holding import hold, parameters
 from odb_example.conformance.pipeline import Pipeline
 
-pytestmark = pytest.mark.unit
+# On one worker: building the stack takes longer than most of the checks.
+pytestmark = [pytest.mark.unit, pytest.mark.xdist_group("pipeline")]
 
 
 @pytest.mark.parametrize("check", parameters(check for check in CHECKS if check.tier == "unit"))

@@ -7,7 +7,6 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binomtest
 
 from odb_example.evaluate.statistics import mcnemar, quantile, wilson_interval
 
@@ -54,6 +53,8 @@ def test_quantiles_are_values_at_the_rounded_place() -> None:
 
 @given(st.integers(1, 900).flatmap(lambda total: st.tuples(st.integers(0, total), st.just(total))))
 def test_both_are_those_of_scipy(counts: tuple[int, int]) -> None:
+    from scipy.stats import binomtest  # a second to import
+
     first, total = counts
     test = binomtest(first, total, 0.5)
     assert mcnemar(first, total - first) == pytest.approx(test.pvalue, rel=1e-9)
