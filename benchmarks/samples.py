@@ -70,7 +70,7 @@ def main() -> None:
     keep_memory()
     with tempfile.TemporaryDirectory() as folder:
         checkpoint = build_tiny_checkpoint(Path(folder, "model"))
-        build_miniature(Path(folder, "mix"), records=400, seed=0, benchmark_path=Path(folder, "benchmark"))
+        build_miniature(Path(folder, "mix"), records=400, seed=0)
         miniature = Store.open(Path(folder, "mix"))
         text_only = [number for number, record in enumerate(miniature) if not record.images]
         cases = {

@@ -72,7 +72,7 @@ def stack() -> Stack:
     weakref.finalize(stack, _remove, str(folder))
     with contextlib.redirect_stderr(io.StringIO()):  # progress bars
         checkpoint = str(build_tiny_checkpoint(folder / "model", seed=SEED))
-        build_miniature(folder / "data", records=RECORDS, seed=SEED, benchmark_path=folder / "benchmark")
+        build_miniature(folder / "data", records=RECORDS, seed=SEED)
     processor = load_processor(checkpoint, image_max_pixels=IMAGE_MAX_PIXELS)
     store = Store.open(folder / "data")
     maker = SampleMaker(processor, max_length=MAX_LENGTH, backend="qwen_vl")
@@ -318,10 +318,12 @@ def _trained_rows(epoch: int) -> list[tuple[int, ...]]:
 @lru_cache(maxsize=1)
 def benchmark() -> BenchmarkFiles:
     """The files of our benchmark over a part of the embedded one, scored by the untrained model."""
+    from odb_example.data.embedded.benchmark import write_benchmark
     from odb_example.evaluate.likelihood import evaluate_benchmark
 
     made = stack()
     folder = made.folder / "scores"
+    write_benchmark(made.folder / "benchmark", SEED)
     settings = Settings(
         checkpoint=made.checkpoint, dataset=str(made.folder / "benchmark"), benchmark_output_dir=str(folder),
         max_samples=60, token_budget=TOKEN_BUDGET, num_workers=0, device="cpu", overwrite=True,

@@ -28,34 +28,34 @@ VAL_SIZE, SPLIT_SEED = 0.05, 42
 
 
 def build_miniature(
-    path: Path, *, records: int, seed: int, benchmark_path: Path, overwrite: bool = False
+    path: Path, *, records: int, seed: int, benchmark_path: Path | None = None, overwrite: bool = False
 ) -> BuildReport:
-    """Build the miniature store at ``path``, and its benchmark at ``benchmark_path`` (inside the store, or elsewhere).
+    """Build the miniature store at ``path``, and its benchmark at ``benchmark_path``, if any, inside it or elsewhere.
 
     The same plan already there is nothing to do.
 
     Raises:
         UserError: something else is at ``path`` and ``overwrite`` is off, or the folder cannot be written.
     """
-    path, benchmark_path = Path(path), Path(benchmark_path)
+    path = Path(path)
     plan = {
         "recipe": "miniature",
         "version": VERSION,
         "seed": seed,
         "records": records,
         "material_split": {"mode": "lf_val_size", "val_size": VAL_SIZE, "split_seed": SPLIT_SEED},
-        "benchmark": os.path.relpath(benchmark_path, path),
+        "benchmark": benchmark_path and os.path.relpath(benchmark_path, path),
     }
     writer = StoreWriter(path, sources=tuple(source.name for source in SOURCES), plan=plan)
     found = standing(path, writer.plan, overwrite=overwrite)
-    if found and benchmark_path.is_dir():
+    if found and (benchmark_path is None or benchmark_path.is_dir()):
         return BuildReport.of(path, found, nothing_to_do=True)
     with writer:
         _write_sources(writer, records, seed)
-        if benchmark_path.absolute().is_relative_to(writer.path):
-            write_benchmark(writer.building / benchmark_path.absolute().relative_to(writer.path), seed)
-        else:
-            write_benchmark(benchmark_path, seed)
+        if benchmark_path is not None:
+            place = benchmark_path.absolute()
+            inside = place.is_relative_to(writer.path)
+            write_benchmark(writer.building / place.relative_to(writer.path) if inside else place, seed)
         return BuildReport.of(path, writer.finish(image_identity="pixels"))
 
 
