@@ -281,7 +281,10 @@ COMMANDS: Mapping[str, cli.Spec] = {
     "check": cli.Spec(
         run=check, help="Run the conformance checks over a pipeline, yours or this one.",
         parameters=(
-            click.Option(["--pipeline"], metavar="MODULE:BUILD", help="where your Pipeline is built (default: ours)"),
+            click.Option(
+                ["--pipeline"], metavar="MODULE:BUILD", envvar="ODB_PIPELINE", show_envvar=True,
+                help="where your Pipeline is built (default: ours)",
+            ),
             click.Option(["--deviations"], type=_PATH, help="file of known deviations, strict"),
         ),
     ),
@@ -290,7 +293,10 @@ COMMANDS: Mapping[str, cli.Spec] = {
         groups=(TRAIN,),
         parameters=(
             click.Argument(["what"], type=click.Choice(["loaders", "evaluation", "coverage"])),
-            click.Option(["--count"], type=int, help="samples a loader (1500), records (4000), configurations (200)"),
+            click.Option(
+                ["--count"], type=click.IntRange(min=1),
+                help="samples a loader (1500), records (4000), configurations (200)",
+            ),
             click.Option(["--seconds"], type=float, default=15.0, help="training time of the losses at equal seconds"),
             click.Option(["--held-out"], type=int, default=100, help="validation samples"),
         ),

@@ -52,7 +52,7 @@ class Work:
         return self.folder / "benchmark"
 
     def build(self, records: int) -> None:
-        """The tiny checkpoint, the miniature mix, and a benchmark of the rows of ``BENCHMARKS`` seeds."""
+        """The tiny checkpoint, the miniature mix, and a benchmark of the rows of ``BENCHMARKS`` seeds, ids alike."""
         from odb_example.data.embedded.benchmark import write_benchmark
         from odb_example.data.miniature import build_miniature
         from odb_example.models.miniature import build_tiny_checkpoint

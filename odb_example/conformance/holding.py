@@ -9,12 +9,20 @@ import pytest
 from odb_example.conformance.check import Check, NotApplicable
 from odb_example.conformance.expect import ConformanceError
 from odb_example.conformance.pipeline import Pipeline, load_pipeline
+from odb_example.errors import UserError
+from odb_example.testing.deviations import NOT_APPLICABLE
 
 
 @pytest.fixture(scope="session")
 def pipeline(pytestconfig: pytest.Config) -> Pipeline:
-    """The stack that ``--pipeline`` or ODB_PIPELINE names; this project's own without either."""
-    return load_pipeline(pytestconfig.getoption("--pipeline"))
+    """The stack that ``--pipeline`` or ODB_PIPELINE names; this project's own without either.
+
+    A pipeline that cannot be built ends the run.
+    """
+    try:
+        return load_pipeline(pytestconfig.getoption("--pipeline"))
+    except UserError as error:
+        pytest.exit(str(error), returncode=2)
 
 
 def parameters(checks: Iterable[Check]) -> list[object]:
@@ -30,7 +38,7 @@ def hold(check: Check, pipeline: Pipeline) -> None:
     try:
         check(pipeline)
     except NotApplicable as lack:
-        skipped = f"not applicable: provide {lack}"
+        skipped = f"{NOT_APPLICABLE}: provide {lack}"
     except ConformanceError as failure:
         failed = str(failure)
     # Outside the handlers, or pytest would print every message twice.

@@ -8,6 +8,7 @@ part in the words a report uses.
 from __future__ import annotations
 
 import os
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -307,7 +308,7 @@ def load_pipeline(spec: str | None = None) -> Pipeline:
     """The pipeline that ``package.module:build`` makes; this project's own for None.
 
     Raises:
-        UserError: no such module or function, or it makes something else.
+        UserError: no such module or function, one that fails, or one that makes something else.
     """
     if not spec:
         from odb_example.conformance import ours
@@ -320,7 +321,12 @@ def load_pipeline(spec: str | None = None) -> Pipeline:
     build = getattr(module, attribute, None)
     if not callable(build):
         raise UserError(f"--pipeline {spec}: {module_name} has no function {attribute}")
-    built = build()
+    try:
+        built = build()
+    except UserError:
+        raise
+    except Exception as error:
+        raise _crash(spec, "its function fails", error) from error
     if not isinstance(built, Pipeline):
         raise UserError(f"--pipeline {spec} made a {type(built).__name__}", "return odb_example.conformance.Pipeline")
     return built
@@ -335,5 +341,14 @@ def _module(name: str, spec: str) -> Any:
         return import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
-            raise
+            raise _crash(spec, f"{name} cannot be imported", error) from error
         raise UserError(f"--pipeline {spec}: there is no module {name}", "is its folder on PYTHONPATH?") from error
+    except Exception as error:
+        raise _crash(spec, f"{name} cannot be imported", error) from error
+
+
+def _crash(spec: str, what: str, error: Exception) -> UserError:
+    """Code of the user's own that fails while its pipeline is built, in one line with the place."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = "" if frame.filename.startswith("<") else f" ({Path(frame.filename).name}, line {frame.lineno})"
+    return UserError(f"--pipeline {spec}: {what}: {type(error).__name__}: {error}{place}", "call it by itself")

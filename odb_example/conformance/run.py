@@ -18,6 +18,7 @@ from odb_example.conformance.check import Check, NotApplicable
 from odb_example.conformance.expect import ConformanceError
 from odb_example.conformance.pipeline import PARTS, Pipeline, load_pipeline
 from odb_example.errors import UserError
+from odb_example.testing.deviations import read, unknown, words_of_mended
 
 Outcome = Literal["passed", "failed", "not applicable", "known deviation", "mended deviation"]
 WIDE = 140
@@ -83,9 +84,10 @@ def with_deviations(results: Sequence[Result], deviations: dict[str, str]) -> li
     Raises:
         UserError: a line names no check.
     """
-    unknown = sorted(set(deviations) - {result.check.name for result in results})
-    if unknown:
-        raise UserError(f"deviations file: no check is called {unknown[0]}", "run `check` to see the names")
+    names = {result.check.name for result in results}
+    for name in deviations:
+        if name not in names:
+            raise unknown(name, names)
     return [_under(result, deviations.get(result.check.name)) for result in results]
 
 
@@ -94,9 +96,7 @@ def _under(result: Result, reason: str | None) -> Result:
         return result
     if result.outcome == "failed":
         return Result(result.check, "known deviation", reason, result.seconds)
-    words = (
-        f"{result.check.name} is listed as a known deviation ({reason}) and is now {result.outcome}; remove its line"
-    )
+    words = words_of_mended(result.check.name, reason, result.outcome)
     return Result(result.check, "mended deviation", words, result.seconds)
 
 
@@ -110,8 +110,6 @@ def check_pipeline(spec: str | None = None, deviations: Path | None = None) -> i
     Raises:
         UserError: no such pipeline or file, or a pipeline to which no check applies.
     """
-    from odb_example.testing.deviations import read
-
     known = {line.name: line.reason for line in read(deviations)} if deviations else {}
     pipeline = load_pipeline(spec)
     results = with_deviations(list(run_checks(pipeline)), known)

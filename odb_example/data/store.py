@@ -13,7 +13,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate
 from pathlib import Path
 from typing import Any, overload
 
@@ -164,9 +163,13 @@ def image_problem(folder: Path, relative: str) -> str:
     problem = path_problem(relative)
     if problem:
         return problem
-    *_, place = steps = tuple(accumulate(relative.split("/"), os.path.join, initial=str(folder)))
+    place = str(folder)
+    linked = False
     # The folder is resolved: only a link below it can lead out, and looking for one is cheaper than resolving all.
-    if any(map(os.path.islink, steps[1:])) and not os.path.realpath(place).startswith(f"{folder}{os.sep}"):
+    for name in relative.split("/"):
+        place = f"{place}{os.sep}{name}"
+        linked |= os.path.islink(place)
+    if linked and not os.path.realpath(place).startswith(f"{folder}{os.sep}"):
         return f"{relative!r} is a link out of the store's folder"
     if not os.path.isfile(place):
         return f"{relative!r} is missing"

@@ -38,8 +38,8 @@ from transformers import (
     Qwen3VLVideoProcessor,
 )
 
-from odb_example.data.embedded.installed import installed
 from odb_example.errors import UserError
+from odb_example.installed import installed
 
 RECIPE = 1
 _MARKER = "miniature.json"

@@ -21,7 +21,8 @@ from odb_example.testing.target import Target, target_of
 from odb_example.testing.tiers import RANKS_GROUP, TIERS, chosen_tiers, tier_of, why_gpu_tier_cannot_run
 
 TARGET = pytest.StashKey[Target]()
-LOST_DEVIATIONS = pytest.StashKey[list[str]]()
+REMARKS = pytest.StashKey[list[str]]()  # for the summary
+OUTCOMES = ("passed", "failed", "error", "skipped", "xfailed", "xpassed")
 
 MARKERS = (
     "unit: pure functions, no process started, no training; seconds",
@@ -51,7 +52,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="known deviations of the pipeline: a check and the reason a line; each is a strict expected failure",
     )  # fmt: skip
     group.addoption(
-        "--max-examples", type=_positive, metavar="N", help="hypothesis examples a property, over the profile's"
+        "--max-examples",
+        type=_positive,
+        metavar="N",
+        help="hypothesis examples a property, over the profile's; the checks over a pipeline have none",
     )
 
 
@@ -87,7 +91,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.pluginmanager.hasplugin("hypothesispytest"):
         _configure_hypothesis(config)
     config.stash[TARGET] = target_of(config)
-    config.stash[LOST_DEVIATIONS] = []
+    config.stash[REMARKS] = []
 
 
 def _configure_hypothesis(config: pytest.Config) -> None:
@@ -133,7 +137,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(tier)
         if tier == "gpu":
             item.add_marker("ranks")
-        if item.get_closest_marker("ranks"):
+        if item.get_closest_marker("ranks") and config.pluginmanager.hasplugin("xdist"):
             item.add_marker(pytest.mark.xdist_group(RANKS_GROUP))
     _skip_gpu_tier(config, items)
     if getattr(config.option, "loadgroup", False):
@@ -141,9 +145,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.deviations:
         try:
             known = deviations.read(Path(config.option.deviations))
+            config.stash[REMARKS] += deviations.mark(items, known)
         except UserError as error:
             raise pytest.UsageError(str(error)) from None
-        config.stash[LOST_DEVIATIONS] += deviations.mark(items, known)
 
 
 def _name_groups(items: list[pytest.Item]) -> None:
@@ -166,6 +170,10 @@ def _skip_gpu_tier(config: pytest.Config, items: list[pytest.Item]) -> None:
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     """Every failure ends with the command that repeats it."""
     report = yield
+    reason = _known_deviation(item)
+    if reason and report.skipped and deviations.NOT_APPLICABLE in str(report.longrepr):
+        report.outcome = "failed"
+        report.longrepr = deviations.words_of_mended(item.name, reason, deviations.NOT_APPLICABLE)
     if report.failed:
         add = getattr(report.longrepr, "addsection", None)
         if add is not None:
@@ -175,8 +183,26 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+def _known_deviation(item: pytest.Item) -> str:
+    """The reason why this test may fail, if a line of the deviations file names it."""
+    reasons = [str(mark.kwargs.get("reason", "")) for mark in item.iter_markers("xfail")]
+    return next((r.removeprefix(deviations.KNOWN) for r in reasons if r.startswith(deviations.KNOWN)), "")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A run of checks none of which applies is an error, as in the `check` command: it would be green by mistake."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    narrowed = session.config.option.keyword or session.config.option.markexpr
+    if reporter is None or hasattr(session.config, "workerinput") or narrowed:
+        return
+    reports = [report for group in OUTCOMES for report in reporter.stats.get(group, [])]
+    if reports and all(deviations.NOT_APPLICABLE in str(report.longrepr) for report in reports):
+        session.config.stash[REMARKS].append("no check applies: the pipeline has none of the parts they need")
+        session.exitstatus = 2
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for line in config.stash[LOST_DEVIATIONS]:
+    for line in config.stash[REMARKS]:
         terminalreporter.write_line(line, yellow=True)
 
 

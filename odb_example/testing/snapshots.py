@@ -151,7 +151,7 @@ def provenance_of(item: pytest.Item, settings: dict[str, Any]) -> Provenance:
         test=item.nodeid.split("@")[0],
         tier=tier,
         recorded=datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
-        commit=_git(item.config.rootpath, "rev-parse", "--short", "HEAD").strip() or "unknown",
+        commit=_commit(item.config.rootpath),
         hardware=describe_hardware(where),
         versions=header.versions(),
         settings=settings,
@@ -236,6 +236,12 @@ def uncommitted(root: Path) -> list[str]:
     return [line[3:] for line in listed.splitlines()]
 
 
+def _commit(root: Path) -> str:
+    """The commit that is checked out, ``-dirty`` behind it where the worktree has changes; ``unknown`` without git."""
+    commit = _git(root, "rev-parse", "--short", "HEAD").strip()
+    return (commit + "-dirty" * bool(uncommitted(root))) if commit else "unknown"
+
+
 def _git(root: Path, *arguments: str) -> str:
     try:
         done = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
@@ -309,16 +315,20 @@ def _ended_early(session: pytest.Session) -> bool:
 
 def _settle(session: pytest.Session, ledger: Ledger) -> None:
     root = session.config.rootpath
-    if session.testsfailed and not session.config.option.baselines_force:
+    refused = ""
+    if not session.config.option.baselines_force:
+        refused = "the run ended early" if _ended_early(session) else ""
+        refused = f"{session.testsfailed} failed" if session.testsfailed else refused
+    if refused:
         ledger.lines.append(
-            f"NOT WRITTEN: {session.testsfailed} failed, and a baseline from a failing run is no baseline; mend it, "
-            "or give --baselines-force"
+            f"NOT WRITTEN: {refused}, and a baseline from a failing run is no baseline; mend it, or give "
+            "--baselines-force"
         )
     for location, text in sorted(ledger.pending.items()):
         path, now = Path(location), Stored.model_validate_json(text)
         before = baselines.parse(path.read_text(encoding="utf-8"), location) if path.exists() else None
         shown = path.relative_to(root)
-        if session.testsfailed and not session.config.option.baselines_force:
+        if refused:
             ledger.lines.append(f"  would change {shown}")
             continue
         with writing(path) as stream:

@@ -1,4 +1,4 @@
-"""The published 8 x H20 run, reproduced in full where that hardware and data are there; hours, so asked for by -k."""
+"""The published 8 x H20 run, reproduced in full: hours, where a run on that hardware asks for that model and data."""
 
 from __future__ import annotations
 

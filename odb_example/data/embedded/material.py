@@ -16,8 +16,8 @@ import numpy as np
 from PIL import Image
 
 from odb_example.data.embedded.dice import Dice
-from odb_example.data.embedded.installed import installed
 from odb_example.data.pixels import Grey, Pixels, resize
+from odb_example.installed import installed
 
 T = TypeVar("T")
 Pool = Literal["training", "validation", "benchmark"]

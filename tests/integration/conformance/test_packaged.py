@@ -16,6 +16,7 @@ pytestmark = pytest.mark.integration
 
 MINE = """
 from dataclasses import replace
+from odb_example.conformance import Pipeline
 from odb_example.conformance.examples import text_only
 
 def build():
@@ -23,6 +24,12 @@ def build():
 
 def times_world(model, batch, totals):
     return text_only.loss(model, batch, totals) * totals.world_size
+
+def nothing():
+    return Pipeline(name="nothing")
+
+def broken():
+    raise ValueError("no checkpoint at runs/last")
 
 def faulty():
     return replace(text_only.build(), loss=times_world)
@@ -50,10 +57,11 @@ def repository(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def run(site: Path, repository: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def run(site: Path, repository: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "PYTHONPATH": str(site), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     environment.pop("ODB_PIPELINE", None)
     environment.pop("CI", None)  # there pytest repeats whole messages in its summary
+    environment |= variables
     return subprocess.run(
         [sys.executable, *arguments], cwd=repository, env=environment, capture_output=True, text=True, timeout=300
     )
@@ -79,14 +87,34 @@ def test_a_deviation_is_expected_and_strict(site: Path, repository: Path) -> Non
     with_fault = run(site, repository, *packaged("--pipeline", "mine:faulty", "--deviations", "known.txt"))
     assert with_fault.returncode == 0, with_fault.stdout
     assert "2 xfailed" in with_fault.stdout
-    mended = run(site, repository, *packaged("--pipeline", "mine:build", "--deviations", "known.txt"))
+    known.write_text(known.read_text() + "truncation_is_whole\tno images yet\n")
+    mended = run(site, repository, *packaged("--pipeline", "mine:build", "--deviations", "known.txt", "-p", "no:xdist"))
     assert mended.returncode == 1
-    assert "2 failed" in mended.stdout
+    assert "3 failed" in mended.stdout
     assert mended.stdout.count("[XPASS(strict)]") >= 2
+    assert "known deviation (no images yet) and is now not applicable; remove its line" in mended.stdout
+
+
+def test_a_deviation_that_names_no_check_is_one_line(site: Path, repository: Path) -> None:
+    (repository / "known.txt").write_text("los_is_the_stated_mean   DDP averages\n")
+    ended = run(site, repository, *packaged("--pipeline", "mine:build", "--deviations", "known.txt"))
+    assert ended.returncode == 4
+    assert "no check is called los_is_the_stated_mean; did you mean loss_is_the_stated_mean?" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [("nothing", "no check applies"), ("broken", "ValueError: no checkpoint at runs/last (mine.py, line 16)")],
+)
+def test_a_pipeline_that_shows_nothing_is_no_success(site: Path, repository: Path, build: str, words: str) -> None:
+    for arguments in (packaged(), ["-m", "odb_example.run", "check"]):
+        ended = run(site, repository, *arguments, "--pipeline", f"mine:{build}")
+        assert ended.returncode == 2, ended.stdout + ended.stderr
+        assert (ended.stdout + ended.stderr).count(words) == 1
 
 
 def test_the_command_prints_the_table_without_a_checkout(site: Path, repository: Path) -> None:
-    ended = run(site, repository, "-m", "odb_example.run", "check", "--pipeline", "mine:faulty")
+    ended = run(site, repository, "-m", "odb_example.run", "check", ODB_PIPELINE="mine:faulty")
     assert ended.returncode == 1, ended.stderr
     assert "Conformance of a text-only stack" in ended.stdout
     assert "the loss is multiplied by the world size" in ended.stdout

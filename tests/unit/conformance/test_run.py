@@ -80,6 +80,10 @@ def nothing() -> Pipeline:
     return Pipeline(name="nothing")
 
 
+def broken() -> Pipeline:
+    raise ValueError("no checkpoint")
+
+
 def test_a_pipeline_without_parts_is_no_success() -> None:
     with pytest.raises(UserError, match="no check applies to nothing"):
         check_pipeline(f"{__name__}:nothing")
@@ -89,6 +93,7 @@ def test_a_pipeline_without_parts_is_no_success() -> None:
     ("spec", "words"),
     [
         ("no_such_module:build", "there is no module no_such_module"),
+        (f"{__name__}:broken", r"its function fails: ValueError: no checkpoint \(test_run.py, line \d+\)"),
         ("odb_example.conformance.examples.text_only", "names no function"),
         ("odb_example.conformance.examples.text_only:bild", "has no function bild"),
         ("odb_example.conformance.examples.text_only:model", "made a GPT2LMHeadModel"),

@@ -195,6 +195,20 @@ def test_a_failing_run_writes_no_baseline_unless_told(suite: pytest.Pytester) ->
     assert (suite.path / STORED).exists()
 
 
+def test_a_run_that_ends_early_writes_no_baseline(suite: pytest.Pytester) -> None:
+    write(suite, "tests/unit/test_z.py", "def test_z(request): request.session.shouldstop = 'enough'")
+    result = run(suite, "--snapshot-update")
+    result.stdout.fnmatch_lines(["NOT WRITTEN: the run ended early*", f"*would change {STORED}"])
+    assert not (suite.path / STORED).exists()
+
+
+def test_a_baseline_forced_from_uncommitted_code_says_so(suite: pytest.Pytester) -> None:
+    suite.run("git", "init", "-q")
+    suite.run("git", "-c", "user.name=n", "-c", "user.email=e", "commit", "-q", "--allow-empty", "-m", "first")
+    run(suite, "--snapshot-update", "--baselines-force")
+    assert json.loads((suite.path / STORED).read_text())["provenance"]["commit"].endswith("-dirty")
+
+
 def test_a_stale_baseline_fails_only_the_run_of_its_whole_tier(suite: pytest.Pytester) -> None:
     path = record(suite)
     path.rename(path.with_name("test_gone.json"))
