@@ -66,10 +66,10 @@ def epochs_differ_and_seeds_repeat(pipeline: Pipeline) -> None:
             claim=f"the {kind} loader made again with the same seed has another order",
             likely="the shuffle draws from the global random state",
         )
-        second = _order(_read(pipeline, kind, 2, epoch=1))
+        # Of a few batches two epochs may have one order by chance, four hardly.
         expect(
-            second != first,
-            claim=f"the {kind} loader gives epoch 2 in the order of epoch 1",
+            any(_order(_read(pipeline, kind, 2, epoch=epoch)) != first for epoch in (1, 2, 3)),
+            claim=f"the {kind} loader gives epochs 2 to 4 in the order of epoch 1",
             likely="set_epoch does not reach the sampler",
         )
 

@@ -100,7 +100,8 @@ def test_epochs_differ_and_repeat_from_their_seed(seed: int, size: int) -> None:
         again.set_epoch(epoch)
         assert first.left() == again.left()
         orders.append(tuple(first.left()))
-    assert size < 6 or len(set(orders)) == 4
+    # Two of four orders of 6 are the same by chance in one of 120 cases, of 15 in one of 10^11.
+    assert size < 15 or len(set(orders)) == 4
 
 
 @given(sizes, worlds, worlds, seeds, st.data())
