@@ -202,7 +202,10 @@ def test_what_was_doctored_and_what_differs_stands_at_the_top_of_the_page(tmp_pa
     _edit(odb / "eval_out_hf_valloss" / "eval_results.json", lambda results: results.update(eval_loss=0.5))
     plan = Plan(loader="standard", fingerprint="ab" * 32, objective="sample")
     other = write_run(tmp_path / "standard-none", plan)
-    top = render(_compared(odb, other)).split("<main>")[0]
+    page = render(_compared(odb, other))
+    assert "<code>loader</code>" in page
+    assert "the loader&#39;s own" in page
+    top = page.split("<main>")[0]
     for words in ("odb-enable", "contradict", "mmmu_mc_likelihood_hf", "eval_loss", "data fingerprint", "objective"):
         assert words in top, words
     assert "no figure that may be compared" in top
