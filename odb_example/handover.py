@@ -1,7 +1,7 @@
 """How a loader's processes hand tensors on: small ones by value, large ones in shared memory.
 
 torch gives every tensor a shared-memory file of its own. A finished sample has eight tensors, most of them a few
-hundred bytes, so that the files cost more than what they hold: see ``docs/experiments.md``, Hand-over. Call
+hundred bytes, so that the files cost more than what they hold: see docs/experiments.md, "Loaders". Call
 `small_tensors_by_value` in the process that sends; the receiver needs nothing.
 """
 

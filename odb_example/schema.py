@@ -1,7 +1,7 @@
 """The fields that people's scripts read, by result file. Ours may hold more; none of these may be missing.
 
 A schema is a mapping of field to nested schema, or None where the value is a leaf; a one-element list holds the schema
-of each row. `missing` names what a value lacks. docs/outputs.md says in words what each field means.
+of each row. `missing` names what a value lacks.
 """
 
 from __future__ import annotations

@@ -64,17 +64,17 @@ def _attempt(check: Check, pipeline: Pipeline) -> tuple[Outcome, str]:
     except ConformanceError as failure:
         return "failed", str(failure)
     except Exception as error:  # noqa: BLE001 - the code under test is anybody's; its crash is this check's result
-        return "failed", crash_words(error)
+        return "failed", crash_words(error, check.needs)
     return "passed", ""
 
 
-def crash_words(error: BaseException) -> str:
-    """A crash of the stack under test in three lines: what, where, and what it likely means."""
+def crash_words(error: BaseException, parts: Sequence[str]) -> str:
+    """A crash of the stack under test: what, where, and the parts of which one is not what it should be."""
     last = traceback.extract_tb(error.__traceback__)[-1]
     return (
         f"the stack under test crashes: {type(error).__name__}: {error}\n"
         f"  at        {Path(last.filename).name}, line {last.lineno}, in {last.name}\n"
-        "likely: a part does not take what its description in docs/conformance.md says"
+        "likely: one of these parts is not what it should be:\n" + "\n".join(f"  {PARTS[part]}" for part in parts)
     )
 
 
@@ -114,7 +114,8 @@ def check_pipeline(spec: str | None = None, deviations: Path | None = None) -> i
     pipeline = load_pipeline(spec)
     results = with_deviations(list(run_checks(pipeline)), known)
     if all(result.outcome == "not applicable" for result in results):
-        raise UserError(f"no check applies to {pipeline.name}: it has none of the parts", "see docs/conformance.md")
+        alone = dict.fromkeys(result.check.needs[0] for result in results if len(result.check.needs) == 1)
+        raise UserError(f"no check applies to {pipeline.name}", f"give it one of the parts {', '.join(alone)} at least")
     show(results, pipeline.name, report_console())
     return 1 if any(result.bad for result in results) else 0
 

@@ -74,6 +74,7 @@ def test_a_stack_that_crashes_has_failed_and_the_place_is_named() -> None:
     failed = {result.check.name: result.words for result in run_checks(broken) if result.bad}
     assert "the stack under test crashes: KeyError: 'pixels'" in failed["collator_only_pads"]
     assert "test_run.py" in failed["collator_only_pads"]
+    assert failed["collator_only_pads"].endswith(f"not what it should be:\n  {PARTS['sample']}\n  {PARTS['collate']}")
 
 
 def nothing() -> Pipeline:
@@ -85,7 +86,7 @@ def broken() -> Pipeline:
 
 
 def test_a_pipeline_without_parts_is_no_success() -> None:
-    with pytest.raises(UserError, match="no check applies to nothing"):
+    with pytest.raises(UserError, match="no check applies to nothing; give it one of the parts split, sample, loader"):
         check_pipeline(f"{__name__}:nothing")
 
 
