@@ -118,3 +118,14 @@ def test_the_command_prints_the_table_without_a_checkout(site: Path, repository:
     assert ended.returncode == 1, ended.stderr
     assert "Conformance of a text-only stack" in ended.stdout
     assert "the loss is multiplied by the world size" in ended.stdout
+
+
+def test_our_options_stay_out_of_a_run_that_does_not_name_the_packaged_checks(site: Path, repository: Path) -> None:
+    (repository / "test_mine.py").write_text("def test_mine(): pass\n")
+    plain = run(site, repository, "-m", "pytest")
+    assert plain.returncode == 0, plain.stdout + plain.stderr
+    assert "testing: pipeline" not in plain.stdout
+    refused = run(site, repository, "-m", "pytest", "--num-processes", "2")
+    assert refused.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "unrecognized arguments: --num-processes" in refused.stderr
+    assert "testing: pipeline mine:build" in run(site, repository, *packaged("--pipeline", "mine:build", "--co")).stdout

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -126,20 +124,3 @@ def test_an_update_is_refused_over_uncommitted_changes_unless_told(suite: pytest
     write(suite, "tests/unit/test_m.py", MEASURES.replace("12", "13"))
     assert suite.runpytest_subprocess("--snapshot-update").ret == pytest.ExitCode.USAGE_ERROR
     suite.runpytest_subprocess("--snapshot-update", "--baselines-force").stdout.fnmatch_lines([f"rewrote {STORED}:"])
-
-
-def test_our_options_stay_out_of_a_run_that_does_not_name_the_packaged_checks(tmp_path: Path) -> None:
-    (tmp_path / "test_mine.py").write_text("def test_mine(): pass\n")
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, "-m", "pytest", "-p", "odb_example.testing.entry", "-p", "no:randomly", *arguments]
-        environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-        environment["PYTHONPATH"] = str(ROOT)
-        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
-
-    assert "testing: pipeline" not in run("-p", "no:cacheprovider").stdout
-    refused = run("--num-processes", "2")
-    assert refused.returncode == pytest.ExitCode.USAGE_ERROR
-    assert "unrecognized arguments: --num-processes" in refused.stderr
-    there = run("--pyargs", "odb_example.conformance", "--pipeline", "mine:build", "--collect-only")
-    assert "testing: pipeline mine:build" in there.stdout
