@@ -15,10 +15,13 @@ SOURCES = [path for folder in ("odb_example", "benchmarks") for path in sorted((
 FILE = re.compile(r"\b(?:docs|tests|benchmarks|odb_example)/[\w./-]*\w\.(?:md|py|json|yaml|toml)\b")
 
 
+def headings(page: Path) -> list[str]:
+    return re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+
+
 def anchors(page: Path) -> set[str]:
     """The names under which a page's headings can be linked to, as code hosts make them."""
-    headings = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings(page)}
 
 
 def prose(path: Path) -> str:
@@ -49,9 +52,8 @@ def test_files_that_are_named_exist() -> None:
 
 
 def test_sections_that_are_named_exist() -> None:
-    named = re.compile(r"(docs/\w+\.md)(?:``|\))?, \"([^\"]+)\"")
+    named = re.compile(r"(\w+\.md)\)?,\s+\"([^\"]+)\"")
     found = {section for path in (*PAGES, *SOURCES) for section in named.findall(path.read_text(encoding="utf-8"))}
     assert found
     for page, section in found:
-        headings = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), re.MULTILINE)
-        assert any(heading.startswith(section) for heading in headings), f"{page} has no section {section}"
+        assert any(heading.startswith(section) for heading in headings(ROOT / "docs" / page)), f"{page}: {section}"

@@ -145,6 +145,17 @@ class _DeafToEpochs(Wrapped):
         del epoch
 
 
+@fault(caught_by="epochs_differ_and_seeds_repeat", mentions="an epoch late")
+def second_epoch_repeats_the_first(pipeline: Pipeline) -> Pipeline:
+    """set_epoch takes effect an epoch late: the second epoch has the first one's order."""
+    return _wrapped(pipeline, _LateToEpochs)
+
+
+class _LateToEpochs(Wrapped):
+    def set_epoch(self, epoch: int) -> None:
+        self.inner.set_epoch(max(epoch - 1, 0))
+
+
 @fault(caught_by="epochs_differ_and_seeds_repeat", mentions="global random state")
 def shuffle_has_no_seed(pipeline: Pipeline) -> Pipeline:
     """The order is drawn from the global random state."""
