@@ -21,6 +21,7 @@ from odb_example.errors import CheckFailed, UserError
 from odb_example.resolve import Resolved, resolve
 from odb_example.settings import SHARED, Settings, choices_of, option_of
 
+PROGRAM = "odb-example"
 _DOTTED = re.compile(r"--(caps|trainer)\.([A-Za-z0-9_]+)(?:=(.*))?")
 
 
@@ -39,6 +40,14 @@ class Spec:
     parameters: tuple[click.Parameter, ...] = ()
     aliases: tuple[str, ...] = ()
     forwards: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """Commands under one name, as in ``bench loaders``, each with options of its own."""
+
+    help: str
+    commands: Mapping[str, Spec]
 
 
 class _SettingsCommand(click.Command):
@@ -63,9 +72,15 @@ class _SettingsCommand(click.Command):
 
 
 class _Commands(click.Group):
-    def __init__(self, aliases: Mapping[str, str], **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.alias_of = aliases
+    """A list of commands in their declared order, which also go by their aliases."""
+
+    def __init__(self, specs: Mapping[str, Spec | Family], **kwargs: Any) -> None:
+        super().__init__(commands={name: _command(name, spec) for name, spec in specs.items()}, **kwargs)
+        plain = {name: spec for name, spec in specs.items() if isinstance(spec, Spec)}
+        self.alias_of = {alias: name for name, spec in plain.items() for alias in spec.aliases}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         return super().get_command(ctx, self.alias_of.get(cmd_name, cmd_name))
@@ -80,39 +95,37 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
 
-def build(specs: Mapping[str, Spec], epilog: str) -> click.Group:
+def build(specs: Mapping[str, Spec | Family], epilog: str) -> click.Group:
     """The command-line program of ``specs``, in their order."""
-    aliases = {alias: name for name, spec in specs.items() for alias in spec.aliases}
     group = _Commands(
-        aliases,
-        name="odb-example",
+        specs,
+        name=PROGRAM,
         help="Train and evaluate Qwen3-VL with Online Dynamic Batching.",
         epilog=epilog,
         context_settings={"help_option_names": ["-h", "--help"]},
     )
-    group.list_commands = lambda ctx: list(group.commands)  # type: ignore[method-assign]
     group.params.append(
         click.Option(
             ["--version"], is_flag=True, is_eager=True, expose_value=False, help="Show the version.", callback=_version
         )
     )
-    for name, spec in specs.items():
-        group.add_command(_command(name, spec))
     group.add_command(click.Command("help", help="Show this message.", callback=lambda: click.echo(_overview(group))))
     return group
 
 
 def _overview(group: click.Group) -> str:
-    return group.get_help(click.Context(group, info_name="odb-example"))
+    return group.get_help(click.Context(group, info_name=PROGRAM))
 
 
 def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
     if asked and not ctx.resilient_parsing:
-        click.echo(f"odb-example {__version__}")
+        click.echo(f"{PROGRAM} {__version__}")
         ctx.exit()
 
 
-def _command(name: str, spec: Spec) -> click.Command:
+def _command(name: str, spec: Spec | Family) -> click.Command:
+    if isinstance(spec, Family):
+        return _Commands(spec.commands, name=name, help=spec.help)
     if not spec.groups:
         return click.Command(
             name,
@@ -185,11 +198,11 @@ def show_settings(resolved: Resolved) -> None:
         print(f"{name:<{width}}  {getattr(resolved.settings, name)!s:<40}  {resolved.origin[name]}")
 
 
-def main(specs: Mapping[str, Spec], epilog: str, arguments: Sequence[str] | None = None) -> int:
+def main(specs: Mapping[str, Spec | Family], epilog: str, arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit status: 0 well, 1 a check failed, 2 bad input, 130 interrupted."""
     try:
         program = build(specs, epilog)
-        with program.make_context("odb-example", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        with program.make_context(PROGRAM, list(sys.argv[1:] if arguments is None else arguments)) as context:
             result = program.invoke(context)
     except click.exceptions.Exit as stop:  # --help and --version
         return stop.exit_code
@@ -202,15 +215,17 @@ def main(specs: Mapping[str, Spec], epilog: str, arguments: Sequence[str] | None
         return 0
     except click.UsageError as error:
         words = " ".join(error.format_message().split())
-        return _fail(f"{words.rstrip('.')}; see {error.ctx.command.name} --help" if error.ctx else words)
+        if error.ctx is None:
+            return _fail(words)
+        return _fail(f"{words.rstrip('.')}; see {error.ctx.command_path.removeprefix(f'{PROGRAM} ')} --help")
     except click.ClickException as error:
         return _fail(" ".join(error.format_message().split()))
     except KeyboardInterrupt:
-        print("odb-example: interrupted", file=sys.stderr, flush=True)
+        print(f"{PROGRAM}: interrupted", file=sys.stderr, flush=True)
         return 130
     return result if isinstance(result, int) else 0
 
 
 def _fail(line: str, status: int = 2) -> int:
-    print(f"odb-example: error: {line}", file=sys.stderr, flush=True)
+    print(f"{PROGRAM}: error: {line}", file=sys.stderr, flush=True)
     return status

@@ -149,19 +149,22 @@ def check(pipeline: str | None, deviations: Path | None) -> int:
     return check_pipeline(pipeline, deviations)
 
 
-def bench(settings: Settings, what: str, count: int | None, seconds: float, held_out: int) -> int:
-    """Measure loaders or evaluations side by side, or hold random loader configurations to their promises."""
-    if what == "coverage":
-        from odb_example.benchmarks.coverage import main as cover
+def bench_loaders(settings: Settings, count: int, seconds: float, held_out: int) -> int:
+    from odb_example.benchmarks import loaders
 
-        return int(cover(count or 200) > 0)
-    if what == "evaluation":
-        from odb_example.benchmarks import evaluation
+    return loaders.bench_loaders(settings, count, seconds, held_out)
 
-        return evaluation.main(count or evaluation.RECORDS)
-    from odb_example.benchmarks.loaders import bench_loaders
 
-    return bench_loaders(settings, count or 1500, seconds, held_out)
+def bench_evaluation(count: int) -> int:
+    from odb_example.benchmarks import evaluation
+
+    return evaluation.main(count)
+
+
+def bench_coverage(count: int) -> int:
+    from odb_example.benchmarks import coverage
+
+    return int(coverage.main(count) > 0)
 
 
 def detection() -> int:
@@ -212,10 +215,14 @@ def main(arguments: list[str] | None = None) -> int:
     return cli.main(COMMANDS, EPILOG, arguments)
 
 
+def _count(default: int, of: str) -> click.Option:
+    return click.Option(["--count"], type=click.IntRange(min=1), default=default, show_default=True, help=of)
+
+
 _PATH = click.Path(path_type=Path)
 _RUNS = click.Argument(["runs"], type=_PATH, nargs=-1)
 EPILOG = "COMMAND --help lists a command's options; each is also a variable, a line of --settings FILE, or both."
-COMMANDS: Mapping[str, cli.Spec] = {
+COMMANDS: Mapping[str, cli.Spec | cli.Family] = {
     "install": cli.Spec(run=install, help="Install what is missing into this Python."),
     "doctor": cli.Spec(
         run=doctor, help="Versions, upstream faults, devices, disk, model, data; exit 1 if a command would fail.",
@@ -288,18 +295,33 @@ COMMANDS: Mapping[str, cli.Spec] = {
             click.Option(["--deviations"], type=_PATH, help="file of known deviations, strict"),
         ),
     ),
-    "bench": cli.Spec(
-        run=bench, help="loaders or evaluation: all ways side by side in one run. coverage: random configurations.",
-        groups=(TRAIN,),
-        parameters=(
-            click.Argument(["what"], type=click.Choice(["loaders", "evaluation", "coverage"])),
-            click.Option(
-                ["--count"], type=click.IntRange(min=1),
-                help="samples a loader (1500), records (4000), configurations (200)",
+    "bench": cli.Family(
+        help="Benchmarks: all ways side by side in one run, and loaders held to their promises.",
+        commands={
+            "loaders": cli.Spec(
+                run=bench_loaders, help="Every loader, live and from memory: rates, padding, peak, loss.",
+                groups=(TRAIN,),
+                parameters=(
+                    _count(1500, "samples a loader"),
+                    click.Option(
+                        ["--seconds"], type=click.FloatRange(min=0), default=15.0, show_default=True,
+                        help="training time of the losses at equal seconds",
+                    ),
+                    click.Option(
+                        ["--held-out"], type=click.IntRange(min=1), default=100, show_default=True,
+                        help="validation samples",
+                    ),
+                ),
             ),
-            click.Option(["--seconds"], type=float, default=15.0, help="training time of the losses at equal seconds"),
-            click.Option(["--held-out"], type=int, default=100, help="validation samples"),
-        ),
+            "evaluation": cli.Spec(
+                run=bench_evaluation, help="Both evaluations against a plain loop and the machine's bound.",
+                parameters=(_count(4000, "records"),),
+            ),
+            "coverage": cli.Spec(
+                run=bench_coverage, help="Random loader configurations, each held to the same promises.",
+                parameters=(_count(200, "configurations"),),
+            ),
+        },
     ),
     "detection": cli.Spec(run=detection, help="The checks against the planted faults: all caught, all named?"),
     "test": cli.Spec(

@@ -16,7 +16,7 @@ REFERENCE_COMMANDS = [
     "install", "data", "inspect", "odb-enable", "odb-manual", "standard", "eval-odb", "eval-standard", "eval-valloss",
     "benchmark", "all-odb", "odb", "enable", "manual", "valloss", "eval-benchmark",
 ]  # fmt: skip
-OUR_COMMANDS = ["test", "doctor", "all", "compare", "report", "audit", "help"]
+OUR_COMMANDS = ["bench", "test", "doctor", "all", "compare", "report", "audit", "help"]
 TRAIN_FLAGS = """
     --data --source-data --local-data --force-local-copy --no-force-local-copy --model --loader --output-dir
     --token-budget --buffer-size --max-patches --fixed-batch-size --max-length --train-size --split-mode --val-size
@@ -121,6 +121,9 @@ def test_pytests_own_options_reach_pytest(monkeypatch: pytest.MonkeyPatch) -> No
         (["standard", "extra"], "unexpected extra argument"),
         (["standard", "--settings", "absent.yaml"], "cannot read settings file absent.yaml"),
         (["report"], "Missing argument"),
+        (["bench", "loader"], "unknown command 'loader'; did you mean loaders?"),
+        (["bench", "coverage", "--token-budget", "64"], "see bench coverage --help"),
+        (["bench", "evaluation", "--count", "0"], "0 is not in the range"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(
