@@ -24,7 +24,7 @@ SIZES = {64: 2000, 1 << 10: 2000, 16 << 10: 2000, 64 << 10: 1000, 256 << 10: 500
 
 def by_value() -> None:
     handover.LARGEST_BY_VALUE = max(SIZES)
-    handover.small_tensors_by_value()
+    handover.prepare_sender()
 
 
 def by_name() -> None:

@@ -150,11 +150,10 @@ def end_with_the_parent() -> None:
     threading.Thread(target=watch, name="odb-parent-watch", daemon=True).start()
 
 
-def send_small_tensors_by_value() -> None:
-    """The collate process sends its batches as the workers send their samples."""
-    from odb_example.handover import small_tensors_by_value
+def send_as_the_workers_do() -> None:
+    from odb_example.handover import prepare_sender
 
-    small_tensors_by_value()
+    prepare_sender()
 
 
 WORKAROUNDS: tuple[Workaround, ...] = (
@@ -177,9 +176,10 @@ WORKAROUNDS: tuple[Workaround, ...] = (
         install=_before_the_collate_loop(end_with_the_parent),
     ),
     Workaround(
-        name="torch-small-tensors",
+        name="torch-hand-over",
         applies=lambda: True,
-        why="torch hands over a tensor of a few bytes in a shared-memory file; ODB has no hook in its collate process",
-        install=_before_the_collate_loop(send_small_tensors_by_value),
+        why="torch hands over a tensor of a few bytes in a shared-memory file, and loses a batch for which there is"
+        " none; ODB has no hook in its collate process",
+        install=_before_the_collate_loop(send_as_the_workers_do),
     ),
 )

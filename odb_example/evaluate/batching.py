@@ -23,7 +23,7 @@ from odb_example.data.packing import pack, padded_tokens
 from odb_example.distributed import Ranks
 from odb_example.errors import UserError
 from odb_example.evaluate.partial import PartialRows
-from odb_example.handover import small_tensors_by_value
+from odb_example.handover import prepare_sender
 
 Batch = dict[str, Any]
 Sample = Mapping[str, torch.Tensor]
@@ -169,7 +169,7 @@ def prepared_batches(
         collate_fn=_Collate(collate),
         num_workers=effort.num_workers,
         prefetch_factor=effort.prefetch_factor if effort.num_workers else None,
-        worker_init_fn=small_tensors_by_value,
+        worker_init_fn=prepare_sender,
         pin_memory=device.type == "cuda",
     )
     return iter(loader)

@@ -20,7 +20,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from odb_example.errors import UserError
-from odb_example.handover import small_tensors_by_value
+from odb_example.handover import prepare_sender
 from odb_example.settings import LoaderKind
 from odb_example.train import plans
 from odb_example.train.odb_loader import Batch, OdbLoader, OdbOptions, apply_odb
@@ -92,7 +92,7 @@ class PlannedLoader(FollowsOrder, DataLoader):
             collate_fn=collate,
             num_workers=num_workers,
             prefetch_factor=prefetch_factor if num_workers else None,
-            worker_init_fn=small_tensors_by_value,
+            worker_init_fn=prepare_sender,
             multiprocessing_context=multiprocessing.get_context(start_method) if num_workers else None,
             generator=torch.Generator().manual_seed(order.seed),
         )

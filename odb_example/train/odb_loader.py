@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 
 from odb_example import compat
 from odb_example.errors import UserError
-from odb_example.handover import small_tensors_by_value
+from odb_example.handover import prepare_sender
 from odb_example.train.sampler import EpochOrder, FollowsOrder, RankShare
 from odb_example.train.weightless import Samples, WithCopies, copy_of
 
@@ -172,5 +172,5 @@ def apply_odb(loader: OdbLoader) -> Any:
 
 def _hand_over(worker: int) -> None:
     """Small tensors by value, large ones by name: a descriptor each would run out while a buffer is held."""
-    small_tensors_by_value(worker)
+    prepare_sender(worker)
     torch.multiprocessing.set_sharing_strategy("file_system")

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.multiprocessing.reductions import rebuild_tensor
 
-from odb_example.handover import LARGEST_BY_VALUE, _reduced, small_tensors_by_value
+from odb_example.handover import LARGEST_BY_VALUE, _reduced, prepare_sender
 
 pytestmark = pytest.mark.unit
 
@@ -26,7 +26,7 @@ SMALL = {
 
 
 def _send(queue: Any, tensors: Any) -> None:
-    small_tensors_by_value()
+    prepare_sender()
     queue.put(tensors)
 
 
