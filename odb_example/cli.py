@@ -71,6 +71,14 @@ class _SettingsCommand(click.Command):
         return super().parse_args(ctx, words)
 
 
+class _Dotted(click.Option):
+    """``--trainer.NAME VALUE``, which `_SettingsCommand` reads."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        record = super().get_help_record(ctx)
+        return record and (record[0].replace(" .", "."), record[1])
+
+
 class _Commands(click.Group):
     """A list of commands in their declared order, which also go by their aliases."""
 
@@ -179,9 +187,10 @@ def _flag_of(name: str) -> click.Option:
     words = f"{field.description} [{notes}]" if notes else str(field.description)
     if field.annotation in (bool, bool | None):
         state = "" if field.default is None else f" [default {'on' if field.default else 'off'}]"
-        return click.Option([f"--{flag}/--no-{flag}", name], default=None, help=words + state)
+        off = flag.removeprefix("no-") if flag.startswith("no-") else f"no-{flag}"
+        return click.Option([f"--{flag}/--{off}", name], default=None, help=words + state)
     if field.annotation in (dict[str, str], dict[str, int]):
-        return click.Option([f"--{flag}", name], type=(str, str), multiple=True, metavar=".NAME VALUE", help=words)
+        return _Dotted([f"--{flag}", name], type=(str, str), multiple=True, metavar=".NAME VALUE", help=words)
     metavar = "|".join(choices_of(name)) or "VALUE"
     return click.Option([f"--{flag}", name], type=click.UNPROCESSED, metavar=metavar, help=words)
 

@@ -13,6 +13,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from odb_example.console import report_console
 from odb_example.evaluate.folders import BENCHMARK_FOLDER, RESULTS, VALIDATION_FOLDER
 from odb_example.files import read_json
 from odb_example.settings import Settings
@@ -48,6 +49,7 @@ def train_and_evaluate(settings: Settings, train: Stage, evaluate: Stage) -> int
 
 def evaluate_untrained(settings: Settings, trained: Path, evaluate: Stage) -> int:
     """Score the model as it was before training, on the rows held out of ``trained``'s split."""
+    print(f"evaluating {settings.model} as it was before training, on the same rows", flush=True)
     split = read_json(next(iter(sorted(trained.glob("train_summary_*.json")))))["split"]
     changes = {
         "checkpoint": settings.model,
@@ -81,4 +83,4 @@ def show(headlines: Sequence[Headline], console: Console | None = None) -> None:
         loss = "-" if row.validation_loss is None else f"{row.validation_loss:.4f}"
         speed = "-" if row.samples_per_second is None else f"{row.samples_per_second:.1f}"
         table.add_row(row.name, loss, row.accuracy or "-", speed, str(row.folder))
-    (console or Console()).print(table)
+    (console or report_console()).print(table)

@@ -13,7 +13,8 @@ from odb_example.conformance import ours
 from odb_example.conformance.catalogue import CHECKS
 from odb_example.conformance.faults import FAULTS, Fault
 from odb_example.conformance.pipeline import Pipeline, changed_parts
-from odb_example.conformance.run import report_console, run_checks
+from odb_example.conformance.run import run_checks
+from odb_example.console import report_console
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from collections.abc import Iterator, Sequence
@@ -17,11 +16,11 @@ from odb_example.conformance.catalogue import CHECKS
 from odb_example.conformance.check import Check, NotApplicable
 from odb_example.conformance.expect import ConformanceError
 from odb_example.conformance.pipeline import PARTS, Pipeline, load_pipeline
+from odb_example.console import report_console
 from odb_example.errors import UserError
 from odb_example.testing.deviations import read, unknown, words_of_mended
 
 Outcome = Literal["passed", "failed", "not applicable", "known deviation", "mended deviation"]
-WIDE = 140
 STYLES: dict[str, str] = {
     "passed": "green", "failed": "bold red", "not applicable": "dim", "known deviation": "yellow",
     "mended deviation": "bold red",
@@ -118,12 +117,6 @@ def check_pipeline(spec: str | None = None, deviations: Path | None = None) -> i
         raise UserError(f"no check applies to {pipeline.name}", f"give it one of the parts {', '.join(alone)} at least")
     show(results, pipeline.name, report_console())
     return 1 if any(result.bad for result in results) else 0
-
-
-def report_console() -> Console:
-    """Standard output, wide enough for a table where it goes into a file or a pipe."""
-    console = Console()
-    return console if console.is_terminal or "COLUMNS" in os.environ else Console(width=WIDE)
 
 
 def show(results: Sequence[Result], name: str, console: Console) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedModel
 
+from odb_example import __version__
 from odb_example.distributed import Ranks
 from odb_example.evaluate.batching import Effort, Scored
 
@@ -20,7 +21,7 @@ def describe_environment(device: torch.device) -> dict[str, Any]:
     return {
         "python": platform.python_version(),
         "versions": {name: metadata.version(name) for name in PACKAGES},
-        "odb_example": metadata.version("odb-example") if _installed("odb-example") else None,
+        "odb_example": __version__,
         "device": device.type,
         "device_name": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
     }
@@ -45,7 +46,3 @@ def describe_effort(effort: Effort, scored: Scored, ranks: Ranks) -> dict[str, A
         "batches_rank_0": scored.batches,
         "padding_rank_0": round(1 - scored.tokens / scored.padded_tokens, 4) if scored.padded_tokens else 0.0,
     }
-
-
-def _installed(name: str) -> bool:
-    return any(True for _ in metadata.distributions(name=name))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from odb_example.console import report_console
 from odb_example.report.compare import Comparison
 from odb_example.report.page import LABELS, headline, lone_headline, show_figure, show_interval
 from odb_example.report.words import flat
@@ -17,8 +17,8 @@ STYLES = {"comparable": "green", "not comparable": "red", "unknown": "yellow"}
 
 
 def print_comparison(comparison: Comparison, page: Path, console: Console | None = None) -> None:
-    """Verdict first, then figures a run, differences a pair, what is missing, and where the page is. Goes to stderr."""
-    console = console or Console(file=sys.stderr)
+    """Verdict first, then figures a run, differences a pair, what is missing, and where the page is."""
+    console = console or report_console()
     verdict = comparison.verdict
     console.print(Text(flat(verdict.sentence, 2000), style=STYLES[verdict.status]))
     for name, found in verdict.damaged.items():
@@ -44,7 +44,7 @@ def print_comparison(comparison: Comparison, page: Path, console: Console | None
     for run in comparison.runs:
         for gap in run.gaps:
             console.print(Text(f"missing: {flat(run.name)}, {gap.file}: {flat(gap.reason, 200)}", style="dim"))
-    console.print(Text(f"page: {page}"))
+    console.print(Text(f"page: {page}"), soft_wrap=True)
 
 
 def _figures(comparison: Comparison) -> Table:

@@ -23,6 +23,7 @@ from rich.table import Table
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from odb_example import distributed
+from odb_example.console import report_console
 from odb_example.data.collate import Collator, split_batch
 from odb_example.data.samples import FinishedSamples
 from odb_example.files import read_json, write_json
@@ -255,4 +256,4 @@ def show(rows: Sequence[Row], console: Console | None = None) -> None:
             str(row.world_size), row.loader, str(row.accumulation), row.objective, str(row.steps),
             f"{row.worst:.1e}", f"{row.mean:.1e}", f"{row.worst_loss:.1e}",
         )  # fmt: skip
-    (console or Console()).print(table)
+    (console or report_console()).print(table)

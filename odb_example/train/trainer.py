@@ -99,6 +99,12 @@ def train(settings: Settings) -> TrainResult:
     if ranks.is_main:
         start = opening(settings, ranks, inputs, trainable, run.number_format)
         print(json.dumps(start, ensure_ascii=False), flush=True)
+        if settings.train_size:
+            print(
+                f"note: training on {len(inputs.split.train):,} of {len(inputs.store):,} records (--train-size);"
+                " 0 takes all that are not held out",
+                file=sys.stderr, flush=True,
+            )  # fmt: skip
     outcome = run.trainer.train(resume_from_checkpoint=str(resumed.checkpoint) if resumed else None)
     run.loader.close()
     if progress:

@@ -61,6 +61,13 @@ def test_every_flag_of_the_reference_is_offered(
     assert not [flag for flag in flags if flag not in words]
 
 
+def test_help_shows_words_as_they_are_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    shown = _help("odb-enable", capsys)
+    assert "--trainer.NAME VALUE" in shown
+    assert "--no-warmup / --warmup" in shown
+    assert run.main(["odb-enable", "--no-warmup", "--trainer.adam_beta2", "0.9", "--print-settings"]) == 0
+
+
 def test_two_fields_never_share_a_flag_within_one_group() -> None:
     for group in {group for name in Settings.model_fields for group in option_of(name).commands}:
         flags = [
