@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from types import TracebackType
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from tqdm import tqdm
 
 LINE_EVERY_S = 10.0
+Item = TypeVar("Item")
 
 
 class Progress:
@@ -52,3 +54,11 @@ class Progress:
             self._bar.close()
         elif self._said > self._begun:  # long enough to have spoken: close with the last count
             self._line()
+
+
+def watched(items: Iterable[Item], total: int, label: str, unit: str) -> Iterator[Item]:
+    """``items``, each counted once it is there."""
+    with Progress(total, label, unit) as progress:
+        for item in items:
+            progress.update()
+            yield item

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.console import Console
-from rich.progress import track
 from rich.table import Table
 
 from odb_example.conformance import ours
@@ -15,6 +14,7 @@ from odb_example.conformance.faults import FAULTS, Fault
 from odb_example.conformance.pipeline import Pipeline, changed_parts
 from odb_example.conformance.run import run_checks
 from odb_example.console import report_console
+from odb_example.progress import watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +65,9 @@ def detect(fault: Fault, right: Pipeline) -> Detection:
 def run_detection() -> int:
     """The `detection` command: the right pipeline, then every fault, as a table; 1 unless all are caught and named."""
     right = ours.build()
-    alarms = [result for result in run_checks(right) if result.outcome != "passed"]
-    detections = list(_detections(right))
+    results = watched(run_checks(right), len(CHECKS), "the right pipeline", "checks")
+    alarms = [result for result in results if result.outcome != "passed"]
+    detections = list(watched((detect(fault, right) for fault in FAULTS), len(FAULTS), "planted", "faults"))
     console = report_console()
     show(detections, console)
     for alarm in alarms:
@@ -77,12 +78,6 @@ def run_detection() -> int:
         f"{len(CHECKS) - len(alarms)} of {len(CHECKS)} checks pass, {len(alarms)} false alarms"
     )
     return 0 if named == len(detections) and not alarms else 1
-
-
-def _detections(right: Pipeline) -> Iterator[Detection]:
-    progress = Console(stderr=True)
-    for fault in track(FAULTS, description="planted faults", console=progress, transient=True):
-        yield detect(fault, right)
 
 
 def show(detections: Sequence[Detection], console: Console) -> None:

@@ -18,6 +18,7 @@ from odb_example.conformance.expect import ConformanceError
 from odb_example.conformance.pipeline import PARTS, Pipeline, load_pipeline
 from odb_example.console import report_console
 from odb_example.errors import UserError
+from odb_example.progress import watched
 from odb_example.testing.deviations import read, unknown, words_of_mended
 
 Outcome = Literal["passed", "failed", "not applicable", "known deviation", "mended deviation"]
@@ -111,7 +112,7 @@ def check_pipeline(spec: str | None = None, deviations: Path | None = None) -> i
     """
     known = {line.name: line.reason for line in read(deviations)} if deviations else {}
     pipeline = load_pipeline(spec)
-    results = with_deviations(list(run_checks(pipeline)), known)
+    results = with_deviations(list(watched(run_checks(pipeline), len(CHECKS), "check", "checks")), known)
     if all(result.outcome == "not applicable" for result in results):
         alone = dict.fromkeys(result.check.needs[0] for result in results if len(result.check.needs) == 1)
         raise UserError(f"no check applies to {pipeline.name}", f"give it one of the parts {', '.join(alone)} at least")
