@@ -55,12 +55,21 @@ def expect_close(
     came: float, expected: float, *, claim: str, likely: str, relative: float = 1e-5, absolute: float = 1e-8
 ) -> None:
     """Fail unless two numbers agree within ``relative`` of the expected one, or ``absolute``; NaN never agrees."""
-    if not abs(came - expected) <= max(absolute, relative * abs(expected)):
-        off = f"off by {(came - expected) / abs(expected):+.2%}" if expected else f"off by {came - expected:+.3g}"
+    if not is_close(came, expected, relative=relative, absolute=absolute):
         raise ConformanceError(
-            claim, expected=f"{expected:.7g}", came=f"{came:.7g}", difference=f"{off}, {relative:g} allowed",
-            likely=likely,
+            claim, expected=f"{expected:.7g}", came=f"{came:.7g}",
+            difference=f"off by {_off(came, expected)}, {relative:g} allowed", likely=likely,
         )  # fmt: skip
+
+
+def identical(came: torch.Tensor, expected: torch.Tensor) -> bool:
+    """Whether two tensors have one shape, one type and the same bits."""
+    return came.shape == expected.shape and came.dtype == expected.dtype and torch.equal(came, expected)
+
+
+def is_close(came: float, expected: float, *, relative: float = 1e-5, absolute: float = 1e-8) -> bool:
+    """Whether two numbers agree within ``relative`` of the expected one, or ``absolute``; NaN never agrees."""
+    return abs(came - expected) <= max(absolute, relative * abs(expected))
 
 
 def expect_refused(
@@ -98,6 +107,13 @@ def nearest_cause(came: float, causes: Mapping[str, float], otherwise: str, rela
     return otherwise
 
 
+def _off(came: float, expected: float) -> str:
+    if not expected:
+        return f"{came - expected:+.3g}"
+    off = (came - expected) / abs(expected)
+    return f"{off:+.2%}" if abs(off) >= 1e-4 else f"{off:+.1e}"  # in per cent a small one would read 0.00
+
+
 def _is_list(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
 
@@ -105,7 +121,7 @@ def _is_list(value: object) -> bool:
 def _expect_tensors(came: Any, expected: Any, claim: str, likely: str, unit: str) -> None:
     if not (isinstance(came, torch.Tensor) and isinstance(expected, torch.Tensor)):
         raise ConformanceError(claim, expected=_kind(expected), came=_kind(came), likely=likely)
-    if came.shape == expected.shape and came.dtype == expected.dtype and torch.equal(came, expected):
+    if identical(came, expected):
         return
     if came.dim() == expected.dim() == 1:
         _expect_sequences(came.tolist(), expected.tolist(), claim, likely, unit)

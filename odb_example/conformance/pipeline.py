@@ -214,6 +214,20 @@ class Pipeline:
     objective: Annotated[Literal["token", "sample"], "`objective`: what the loss is a mean over"] = "token"
     examples: Annotated[int, "`examples`: samples each check looks at"] = 32
 
+    def __post_init__(self) -> None:
+        """Raises: UserError: a value that no check could make sense of."""
+        choices: tuple[tuple[str, tuple[str, ...]], ...] = (
+            ("padding_side", ("right", "left")),
+            ("objective", ("token", "sample")),
+        )
+        for name, allowed in choices:
+            if getattr(self, name) not in allowed:
+                raise UserError(f"Pipeline({name}={getattr(self, name)!r})", f"give {' or '.join(map(repr, allowed))}")
+        if self.examples < 1:
+            raise UserError(f"Pipeline(examples={self.examples})", "give 1 or more samples to look at")
+        if self.records is not None and not len(self.records):
+            raise UserError("Pipeline(records) holds no record", "give it those that the samples are made of")
+
     @property
     def indices(self) -> tuple[int, ...]:
         """The samples that checks look at, spread evenly over all: sources stand in a store one after the other."""
@@ -325,7 +339,7 @@ def load_pipeline(spec: str | None = None) -> Pipeline:
         built = build()
     except UserError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _crash(spec, "its function fails", error) from error
     if not isinstance(built, Pipeline):
         raise UserError(f"--pipeline {spec} made a {type(built).__name__}", "return odb_example.conformance.Pipeline")
@@ -343,12 +357,14 @@ def _module(name: str, spec: str) -> Any:
         if error.name is None or not name.startswith(error.name):
             raise _crash(spec, f"{name} cannot be imported", error) from error
         raise UserError(f"--pipeline {spec}: there is no module {name}", "is its folder on PYTHONPATH?") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _crash(spec, f"{name} cannot be imported", error) from error
 
 
-def _crash(spec: str, what: str, error: Exception) -> UserError:
+def _crash(spec: str, what: str, error: BaseException) -> UserError:
     """Code of the user's own that fails while its pipeline is built, in one line with the place."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = "" if frame.filename.startswith("<") else f" ({Path(frame.filename).name}, line {frame.lineno})"
-    return UserError(f"--pipeline {spec}: {what}: {type(error).__name__}: {error}{place}", "call it by itself")
+    module, _, build = spec.partition(":")
+    mend = f"python -c 'import {module}; {module}.{build}()' shows all of it"
+    return UserError(f"--pipeline {spec}: {what}: {type(error).__name__}: {error}{place}", mend)

@@ -68,10 +68,14 @@ def model_inputs(sample: Sample) -> dict[str, torch.Tensor]:
     }
 
 
-def token_losses(model: torch.nn.Module, sample: Sample, ignore_index: int) -> torch.Tensor:
-    """Loss of each predicted label of one sample, in nats, differentiable; shape (labels,)."""
-    logits = model(**model_inputs(sample)).logits[0, :-1].float()
-    targets = sample["labels"][1:]
+def token_losses(model: torch.nn.Module, sample: Sample, ignore_index: int, *, ahead: int = 1) -> torch.Tensor:
+    """Loss of each predicted label of one sample, in nats, differentiable; shape (labels,).
+
+    Args:
+        ahead: how far before its label a position stands; 1, but for what a mistake would yield.
+    """
+    logits = model(**model_inputs(sample)).logits[0, : len(sample["labels"]) - ahead].float()
+    targets = sample["labels"][ahead:]
     return F.cross_entropy(logits, targets, reduction="none", ignore_index=ignore_index)[targets != ignore_index]
 
 

@@ -116,13 +116,16 @@ def check_pipeline(spec: str | None = None, deviations: Path | None = None) -> i
     if all(result.outcome == "not applicable" for result in results):
         alone = dict.fromkeys(result.check.needs[0] for result in results if len(result.check.needs) == 1)
         raise UserError(f"no check applies to {pipeline.name}", f"give it one of the parts {', '.join(alone)} at least")
-    show(results, pipeline.name, report_console())
+    show(results, pipeline, report_console())
     return 1 if any(result.bad for result in results) else 0
 
 
-def show(results: Sequence[Result], name: str, console: Console) -> None:
+def show(results: Sequence[Result], pipeline: Pipeline, console: Console) -> None:
     """Print the table, then each failure in full, then the counts."""
-    table = Table(title=f"Conformance of {name}", title_justify="left", show_edge=False, pad_edge=False)
+    looked_at = f", {len(pipeline.indices)} of its {pipeline.size} samples looked at" if pipeline.has("records") else ""
+    table = Table(
+        title=f"Conformance of {pipeline.name}{looked_at}", title_justify="left", show_edge=False, pad_edge=False
+    )
     for column in ("part", "check", "result"):
         table.add_column(column, no_wrap=True)
     table.add_column("claim, or what to provide")

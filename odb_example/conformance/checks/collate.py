@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import torch
 
 from odb_example.conformance.check import needs
-from odb_example.conformance.expect import expect, expect_equal
+from odb_example.conformance.expect import expect, expect_equal, identical
 from odb_example.conformance.pipeline import SEQUENCE_FIELDS, Batch, Pipeline, Sample
 
+_SIDE = "the row is padded on the {came}, {stated} is stated: pad there, or say so with Pipeline(padding_side={came!r})"
 ODB_KEYS = ("total_batch_size", "odb_total_tokens")
 
 
@@ -22,11 +25,12 @@ def collator_only_pads(pipeline: Pipeline) -> None:
             for field, sample_value in samples[row].items():
                 if field in SEQUENCE_FIELDS:
                     came = unpad(batch, row, field, len(samples[row]["input_ids"]), pipeline.padding_side)
-                    expect_equal(
-                        came, sample_value, unit="token",
-                        claim=f"collator changed `{field}` of sample {pipeline.named(index)}",
-                        likely=_changed(pipeline, field, samples[row], came),
-                    )  # fmt: skip
+                    if not identical(came, sample_value):
+                        expect_equal(
+                            came, sample_value, unit="token",
+                            claim=f"collator changed `{field}` of sample {pipeline.named(index)}",
+                            likely=_changed(pipeline, batch, row, field, samples),
+                        )  # fmt: skip
 
 
 @needs("sample", "collate")
@@ -66,7 +70,9 @@ def padding_is_what_it_should_be(pipeline: Pipeline) -> None:
             width,
             longest,
             claim=f"a batch whose longest sample has {longest} tokens is {width} wide",
-            likely="the width is rounded up to a multiple; the token budget is overrun by what was not counted",
+            likely="the width is rounded up to a multiple; the token budget is overrun by what was not counted"
+            if width > longest
+            else "rows are cut in the collator; truncation belongs to the dataset item, before lengths are used",
         )
         for row, sample in enumerate(samples):
             length = len(sample["input_ids"])
@@ -84,8 +90,10 @@ def padding_is_what_it_should_be(pipeline: Pipeline) -> None:
                     claim=f"row {row} is padded on the {side} side"
                     if other
                     else f"attention of row {row} is not its {length} tokens",
-                    likely=f"the tokenizer's padding side is {side}, {pipeline.padding_side} is needed"
+                    likely=_SIDE.format(came=side, stated=pipeline.padding_side)
                     if other
+                    else "what stands behind them is no padding: see collator_only_pads"
+                    if bool((batch["input_ids"][row, padding] != pipeline.pad_id).all())
                     else "padding is attended: the model reads it as text",
                 )
             for field, value, words in (
@@ -94,7 +102,7 @@ def padding_is_what_it_should_be(pipeline: Pipeline) -> None:
             ):
                 if value is not None and length < width:
                     expect_equal(
-                        batch[field][row, padding],
+                        batch[field][row, padding].to(torch.int64),
                         torch.full((width - length,), value, dtype=torch.int64),
                         unit="padding token",
                         claim=f"padding of `{field}` is not {words}",
@@ -116,8 +124,15 @@ def padding_is_known_by_place(pipeline: Pipeline) -> None:
         ids, labels = sample["input_ids"].clone(), sample["labels"].clone()
         ids[place] = labels[place] = pipeline.pad_id
         odd = {**sample, "input_ids": ids, "labels": labels}
-        batch = pipeline.batch([odd, longest])
+        plain, batch = pipeline.batch([sample, longest]), pipeline.batch([odd, longest])
         for field in ("input_ids", "labels", "attention_mask"):
+            expect_equal(
+                unpad(plain, 0, field, len(ids), pipeline.padding_side),
+                sample[field],
+                unit="token",
+                claim=f"the `{field}` of sample {pipeline.named(index)} are changed, whatever its ids are",
+                likely="the collator does more than pad: see collator_only_pads",
+            )
             expect_equal(
                 unpad(batch, 0, field, len(ids), pipeline.padding_side),
                 odd[field],
@@ -196,11 +211,20 @@ def _groups(pipeline: Pipeline) -> list[list[int]]:
     return [[0], order[:2], order[:5], order[5:12], list(range(count))] if count > 12 else [[0], order]
 
 
-def _changed(pipeline: Pipeline, field: str, sample: Sample, came: torch.Tensor) -> str:
+def _changed(pipeline: Pipeline, batch: Batch, row: int, field: str, samples: Sequence[Sample]) -> str:
+    sample, side = samples[row], pipeline.padding_side
+    length = len(sample["input_ids"])
+    came = unpad(batch, row, field, length, side)
+    other_side = "left" if side == "right" else "right"
+    if torch.equal(unpad(batch, row, field, length, other_side), sample[field]):
+        return _SIDE.format(came=other_side, stated=side)
     if len(came) != len(sample[field]):
         return "the row was cut; truncation belongs to the dataset item, before lengths are used"
     if torch.equal(came.roll(1), sample[field]) or torch.equal(came.roll(-1), sample[field]):
-        return "the row is padded on the other side, or shifted by one"
+        return "the row is shifted by one"
+    for other in samples:
+        if torch.equal(unpad(batch, row, field, len(other["input_ids"]), side), other[field]):
+            return "the row holds another sample of the batch: rows are sorted, what stands beside them is not"
     if field == "labels":
         dropped = (came != sample[field]).nonzero().flatten()
         if bool((came[dropped] == pipeline.ignore_index).all()):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import torch
@@ -40,10 +40,17 @@ def sample_has_its_fields(pipeline: Pipeline) -> None:
         )
         for field in [field for field in SEQUENCE_FIELDS if field in sample]:
             expect_equal(
-                (list(sample[field].shape), sample[field].dtype),
-                ([len(ids)], torch.int64),
+                list(sample[field].shape),
+                [len(ids)],
                 claim=f"`{field}` of sample {name} does not fit its {len(ids)} tokens",
                 likely=f"`{field}` is not cut or made together with `input_ids`",
+            )
+            expect(
+                sample[field].dtype == torch.int64,
+                claim=f"`{field}` of sample {name} is not int64",
+                expected=torch.int64,
+                came=sample[field].dtype,
+                likely="it is made with another dtype; embeddings and losses take int64",
             )
         expect(
             bool(sample["attention_mask"].all()),
@@ -83,7 +90,7 @@ def sample_equals_the_processors_own(pipeline: Pipeline) -> None:
         expected = reference.rendered(pipeline, pipeline.records[index], pipeline.image_bytes)
         if pipeline.max_length is not None and len(expected["input_ids"]) > pipeline.max_length:
             continue
-        _expect_tokens(pipeline, sample, expected["input_ids"], pipeline.named(index))
+        _expect_tokens(pipeline, sample, expected["input_ids"], index)
         for field in ("image_grid_thw", "pixel_values"):
             if field in expected:
                 expect(
@@ -362,33 +369,64 @@ def parts_survive_pickling(pipeline: Pipeline) -> None:
                 )
 
 
-def _expect_tokens(pipeline: Pipeline, sample: Sample, expected: torch.Tensor, name: str) -> None:
-    came = sample["input_ids"]
+def _expect_tokens(pipeline: Pipeline, sample: Sample, expected: torch.Tensor, index: int) -> None:
+    came = sample["input_ids"].to(torch.int64)  # its type is judged by sample_has_its_fields
+    if torch.equal(came, expected):
+        return
     visual, wanted = (_count(ids, pipeline.visual_token_ids) for ids in (came, expected))
-    if visual != wanted:
+    if off := _off_by(pipeline, came, index):
+        likely = f"this is the record at {(index + off) % pipeline.size}: the index is off by {off:+d}"
+    elif visual != wanted:
         likely = f"{visual} visual tokens where the processor makes {wanted}: the expansion is off by {visual - wanted}"
     elif len(came) > len(expected) and torch.equal(came[-len(expected) :], expected):
         extra = pipeline.tokenizer.decode(came[: -len(expected)].tolist())
         likely = f"something stands before the conversation: {extra!r}, a system prompt the checkpoint does not use"
     else:
-        likely = "text is stripped, or the template is written by hand; use the checkpoint's own"
+        likely = "text is stripped or rewritten, or the template is written by hand; use the checkpoint's own"
     expect_equal(
         came, expected, unit="token", likely=likely,
-        claim=f"sample {name} is not what the checkpoint's processor makes of the conversation",
+        claim=f"sample {pipeline.named(index)} is not what the checkpoint's processor makes of the conversation",
     )  # fmt: skip
 
 
+def _off_by(pipeline: Pipeline, came: torch.Tensor, index: int) -> int:
+    """How far away the record lies that ``came`` is made of, where it is a neighbour; else 0."""
+    assert pipeline.records is not None
+    for off in (-1, 1):
+        neighbour = pipeline.records[(index + off) % pipeline.size]
+        if torch.equal(came, reference.rendered(pipeline, neighbour, pipeline.image_bytes)["input_ids"]):
+            return off
+    return 0
+
+
 def _expect_answers(pipeline: Pipeline, sample: Sample, answers: list[str], name: str) -> None:
-    came = [
-        pipeline.tokenizer.decode(sample["input_ids"][start:end].tolist(), clean_up_tokenization_spaces=False)
-        for start, end in label_runs(sample, pipeline.ignore_index)
-    ]
+    def words(start: int, end: int) -> str:
+        ids = sample["input_ids"][max(start, 0) : end].tolist()
+        return str(pipeline.tokenizer.decode(ids, clean_up_tokenization_spaces=False))
+
+    runs = label_runs(sample, pipeline.ignore_index)
+    came = [words(*run) for run in runs]
     expected = [f"{answer}{pipeline.end_of_turn}" for answer in answers]
     if came == expected:
         return
     claim = f"labels of {name} are not its answers"
     likely = "answers are found by searching for their text, or a turn is left out"
-    if len(came) == len(expected):
+    whole = words(0, len(sample["input_ids"]))
+    early, late = ([words(start + by, end + by) for start, end in runs] for by in (1, -1))
+    if absent := [want for want in expected if want not in whole]:
+        likely = (
+            f"the answer ends with another token than {pipeline.end_of_turn!r}"
+            if absent[0].removesuffix(pipeline.end_of_turn) in whole
+            else f"the sample does not hold {absent[0]!r}: it is made of another record, or of another text"
+        )
+    elif expected in (early, late):
+        likely = (
+            f"labels stand one place too {'early' if expected == early else 'late'}: the model shifts them by itself"
+        )
+    elif gap := _gap(runs, words, expected):
+        claim = f"labels of {name} have a gap, {words(*gap)!r} inside an answer has none"
+        likely = "labels are masked by their token's id, or by a span that reaches into the answer"
+    elif len(came) == len(expected):
         got, want = next((got, want) for got, want in zip(came, expected, strict=True) if got != want)
         if got + pipeline.end_of_turn == want:
             claim, likely = f"the end token of an answer of {name} has no label", "the model never learns to stop"
@@ -401,11 +439,20 @@ def _expect_answers(pipeline: Pipeline, sample: Sample, answers: list[str], name
         elif got.startswith(want):
             claim = f"labels of {name} go on after the answer's end, on {got.removeprefix(want)!r}"
             likely = "what the template writes behind the end token is labelled"
-    elif len(came) > len(expected):
+    elif len(came) > len(expected) and any(all(run not in want for want in expected) for run in came):
         likely = "a question is labelled too: only the first marker is looked for, later user turns are trained on"
     elif came == expected[-len(came) :]:
         likely = "only the last answer is labelled; every assistant turn is to be learnt"
     expect_equal(came, expected, unit="answer", claim=claim, likely=likely)
+
+
+def _gap(runs: list[tuple[int, int]], words: Callable[[int, int], str], answers: list[str]) -> tuple[int, int] | None:
+    """Start and end of the first unlabelled stretch inside an answer."""
+    for number, (start, end) in enumerate(runs):
+        for _, stop in runs[number + 1 :]:
+            if words(start, stop) in answers:
+                return end, runs[number + 1][0]
+    return None
 
 
 def label_runs(sample: Sample, ignore_index: int) -> list[tuple[int, int]]:

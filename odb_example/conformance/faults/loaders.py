@@ -49,6 +49,15 @@ def _make(loader: Any, wrap: type[Wrapped], kind: str, *, rank: int, world_size:
     return wrap(loader(kind, rank=rank, world_size=world_size))
 
 
+class _OneForAnother(ours.HeldSamples):
+    def __init__(self) -> None:
+        super().__init__(ours.stack().samples)
+        self.indices = [117 if index == 5 else index for index in self.indices]
+
+    def __getitem__(self, position: int) -> Sample:
+        return super().__getitem__(self.indices[position])
+
+
 class _OneTwice(ours.HeldSamples):
     def __init__(self) -> None:
         super().__init__(ours.stack().samples)
@@ -65,6 +74,24 @@ class _OneTwice(ours.HeldSamples):
 def one_sample_in_400_is_repeated(pipeline: Pipeline) -> Pipeline:
     """One sample of 400 stands in the epoch twice."""
     return replace(pipeline, loader=partial(ours.loader, samples=_OneTwice()))
+
+
+@fault(caught_by="every_sample_comes_once", mentions=("1 of 400", "1 never", "in the place of another"))
+def one_sample_stands_for_another(pipeline: Pipeline) -> Pipeline:
+    """One sample of 400 comes twice, and another one never."""
+    return replace(pipeline, loader=partial(ours.loader, samples=_OneForAnother()))
+
+
+@fault(caught_by="every_sample_comes_once", mentions=("2 ranks", "seed the shuffle alike"))
+def ranks_shuffle_apart(pipeline: Pipeline) -> Pipeline:
+    """Every rank takes its share of an order of its own: its seed has the rank in it."""
+    return replace(pipeline, loader=_shuffled_by_rank, loader_kinds=("standard",), budget_kinds=())
+
+
+def _shuffled_by_rank(kind: str, *, rank: int, world_size: int) -> Any:
+    held: Any = ours.held_samples()
+    order = torch.randperm(len(held), generator=torch.Generator().manual_seed(rank))[rank::world_size]
+    return DataLoader(held, batch_size=3, sampler=order.tolist(), collate_fn=ours.stack().collate)
 
 
 @fault(caught_by="every_sample_comes_once", mentions="never come")

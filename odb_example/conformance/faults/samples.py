@@ -112,6 +112,41 @@ def _unlabel_ends(sample: Sample) -> Sample:
     return relabelled(sample, labels)
 
 
+@fault(caught_by="labels_are_the_answers", mentions=("gap", "masked by their token's id"))
+def a_label_inside_an_answer_is_lost(pipeline: Pipeline) -> Pipeline:
+    """A token in the middle of an answer has no label."""
+    return changed(pipeline, _unlabel_middle)
+
+
+def _unlabel_middle(sample: Sample) -> Sample:
+    labels = sample["labels"].clone()
+    for start, end in label_runs(sample, IGNORED):
+        if end - start > 3:
+            labels[start + 1] = IGNORED
+    return relabelled(sample, labels)
+
+
+@fault(caught_by="sample_has_its_fields", mentions="not int64")
+def ids_are_int32(pipeline: Pipeline) -> Pipeline:
+    """Ids are made as int32."""
+    return changed(pipeline, _as_int32)
+
+
+def _as_int32(sample: Sample) -> Sample:
+    return {**sample, "input_ids": sample["input_ids"].int()}
+
+
+@fault(caught_by="sample_equals_the_processors_own", mentions="off by -1")
+def sample_is_made_of_the_record_before(pipeline: Pipeline) -> Pipeline:
+    """Asked for a sample, the dataset takes the record before it."""
+    return replace(pipeline, sample=partial(_before, pipeline.part("sample"), pipeline.size))
+
+
+def _before(sample: Any, size: int, index: int) -> Sample:
+    made: Sample = sample((index - 1) % size)
+    return {**made, "sample_index": torch.tensor([index])}
+
+
 @fault(caught_by="labels_are_the_answers", mentions="go on after the answer's end")
 def template_text_is_labelled(pipeline: Pipeline) -> Pipeline:
     """The line end that the template writes behind an answer has a label."""

@@ -105,7 +105,10 @@ def test_no_process_outlives_a_killed_rank(tmp_path: Path) -> None:
 
 
 def test_bare_odb_outlives_a_killed_rank(tmp_path: Path) -> None:
-    survivors = _alive_after_a_kill(bare, tmp_path / "bare")
+    """Nearly every time: a message that a worker left behind, and cannot explain any more, ends the process as well."""
+    survivors: list[psutil.Process] = []
+    for attempt in range(5):
+        survivors = survivors or _alive_after_a_kill(bare, tmp_path / str(attempt))
     for process in survivors:
         process.kill()
     assert survivors, GO

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,6 +82,10 @@ def nothing() -> Pipeline:
     return Pipeline(name="nothing")
 
 
+def leaving() -> Pipeline:
+    raise SystemExit(3)
+
+
 def broken() -> Pipeline:
     raise ValueError("no checkpoint")
 
@@ -95,6 +100,7 @@ def test_a_pipeline_without_parts_is_no_success() -> None:
     [
         ("no_such_module:build", "there is no module no_such_module"),
         (f"{__name__}:broken", r"its function fails: ValueError: no checkpoint \(test_run.py, line \d+\)"),
+        (f"{__name__}:leaving", "its function fails: SystemExit: 3"),
         ("odb_example.conformance.examples.text_only", "names no function"),
         ("odb_example.conformance.examples.text_only:bild", "has no function bild"),
         ("odb_example.conformance.examples.text_only:model", "made a GPT2LMHeadModel"),
@@ -103,6 +109,20 @@ def test_a_pipeline_without_parts_is_no_success() -> None:
 def test_a_pipeline_that_cannot_be_built_is_one_line(spec: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         load_pipeline(spec)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"padding_side": "Left"}, r"Pipeline\(padding_side='Left'\)[:;] give 'right' or 'left'"),
+        ({"objective": "tokens"}, r"Pipeline\(objective='tokens'\)[:;] give 'token' or 'sample'"),
+        ({"examples": 0}, "give 1 or more"),
+        ({"records": []}, "holds no record"),
+    ],
+)
+def test_values_that_no_check_could_make_sense_of_are_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        replace(text_only.build(), **values)
 
 
 def test_every_check_states_a_claim_and_every_part_has_words() -> None:
