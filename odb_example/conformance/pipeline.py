@@ -324,13 +324,13 @@ def load_pipeline(spec: str | None = None) -> Pipeline:
     Raises:
         UserError: no such module or function, one that fails, or one that makes something else.
     """
-    if not spec:
+    if spec is None:
         from odb_example.conformance import ours
 
         return ours.build()
-    module_name, separator, attribute = spec.partition(":")
-    if not separator:
-        raise UserError(f"--pipeline {spec} names no function", "write package.module:function")
+    module_name, _, attribute = spec.partition(":")
+    if not (attribute.isidentifier() and all(part.isidentifier() for part in module_name.split("."))):
+        raise UserError(f"--pipeline {spec!r} names no function of a module", "write package.module:function")
     module = _module(module_name, spec)
     build = getattr(module, attribute, None)
     if not callable(build):
@@ -356,7 +356,8 @@ def _module(name: str, spec: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name is None or not name.startswith(error.name):
             raise _crash(spec, f"{name} cannot be imported", error) from error
-        raise UserError(f"--pipeline {spec}: there is no module {name}", "is its folder on PYTHONPATH?") from error
+        mend = f"write {spec.replace('.py:', ':')}" if name.endswith(".py") else "is its folder on PYTHONPATH?"
+        raise UserError(f"--pipeline {spec}: there is no module {name}", mend) from error
     except (Exception, SystemExit) as error:
         raise _crash(spec, f"{name} cannot be imported", error) from error
 

@@ -31,8 +31,8 @@ def lines(target: Target, environ: Mapping[str, str], seed: str, profile: str) -
     model = "the seeded tiny model" if target.model is None else target.model
     data = "the miniature mix" if target.data is None else target.data
     shown = [
-        f"testing: pipeline {target.pipeline or 'of this project'}; {model} on {data}",
-        f"gpu tier: {target.device}, {_count(target.ranks, 'rank')}",
+        f"testing: pipeline {target.pipeline or 'of this project'}",
+        f"gpu tier: {model} on {data}, {target.device}, {_count(target.ranks, 'rank')}",
         "versions: " + ", ".join(f"{name} {version}" for name, version in versions().items()),
         f"hypothesis: profile {profile}, seed {seed}",
     ]

@@ -41,7 +41,7 @@ def loader(kind, *, rank, world_size):
 
 def model():
     torch.manual_seed(0)
-    return GPT2LMHeadModel(GPT2Config(vocab_size=len(TOKENIZER), n_embd=32, n_layer=1, n_head=2))
+    return GPT2LMHeadModel(GPT2Config(vocab_size=len(TOKENIZER), n_embd=48, n_layer=1, bos_token_id=0, eos_token_id=0))
 
 
 def loss(model, batch, totals):
