@@ -17,7 +17,7 @@ from typing import Any
 import click
 
 from odb_example import __version__
-from odb_example.errors import CheckFailed, UserError
+from odb_example.errors import CheckFailed, UserError, line_of
 from odb_example.resolve import Resolved, resolve
 from odb_example.settings import SHARED, Settings, choices_of, option_of
 
@@ -98,7 +98,7 @@ class _Commands(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if self.get_command(ctx, args[0]) is None:
             names = [*self.commands, *self.alias_of]
-            close = difflib.get_close_matches(args[0], names, n=1, cutoff=0.4)
+            close = difflib.get_close_matches(args[0], names, n=1, cutoff=0.6)
             raise UserError(f"unknown command {args[0]!r}", f"did you mean {close[0]}?" if close else "see --help")
         return super().resolve_command(ctx, args)
 
@@ -215,8 +215,6 @@ def main(specs: Mapping[str, Spec | Family], epilog: str, arguments: Sequence[st
             result = program.invoke(context)
     except click.exceptions.Exit as stop:  # --help and --version
         return stop.exit_code
-    except UserError as error:
-        return _fail(str(error))
     except CheckFailed as error:
         return _fail(str(error), status=1)
     except click.exceptions.NoArgsIsHelpError as error:
@@ -229,6 +227,10 @@ def main(specs: Mapping[str, Spec | Family], epilog: str, arguments: Sequence[st
         return _fail(f"{words.rstrip('.')}; see {error.ctx.command_path.removeprefix(f'{PROGRAM} ')} --help")
     except click.ClickException as error:
         return _fail(" ".join(error.format_message().split()))
+    except Exception as error:
+        if line := line_of(error):
+            return _fail(line)
+        raise
     except KeyboardInterrupt:
         print(f"{PROGRAM}: interrupted", file=sys.stderr, flush=True)
         return 130

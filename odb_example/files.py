@@ -55,6 +55,20 @@ def require_writable(folder: Path) -> None:
         raise UserError(f"cannot write {folder}: {there} {why}", "name another folder")
 
 
+def require_replaceable(path: Path, kind: str, begins: bytes) -> None:
+    """Refuse to write a result over a file that is something else.
+
+    Raises:
+        UserError: a file is there that does not begin as a ``kind`` does (``begins``, in lower case).
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as stream:
+        start = stream.read(256)
+    if start.strip() and not start.lstrip().lower().startswith(begins):
+        raise UserError(f"{path} is there and is no {kind}", "name another file, or move it away")
+
+
 def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON. NaN is refused: it is no JSON, and a reader elsewhere would stumble."""
     with writing(path) as stream:

@@ -17,7 +17,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from odb_example.errors import CheckFailed, UserError
+from odb_example.errors import CheckFailed, UserError, line_of
 from odb_example.settings import Settings
 
 _FAILURES = "ODB_EXAMPLE_FAILURES"  # folder in which a rank leaves its one-line error for the launcher to print
@@ -130,9 +130,11 @@ def _rank(stage: str, settings: str) -> None:
 
     try:
         _load(stage)(Settings.model_validate_json(settings))
-    except (UserError, CheckFailed) as error:
-        _leave(str(error), 2 if isinstance(error, UserError) else 1)
-    except Exception:  # noqa: BLE001 - whatever it was, its traceback is shown and the rank must end at once
+    except CheckFailed as error:
+        _leave(str(error), 1)
+    except Exception as error:  # noqa: BLE001 - whatever it was, the rank must end at once
+        if line := line_of(error):
+            _leave(line, 2)
         traceback.print_exc()
         _leave("", 1)
     finally:

@@ -61,7 +61,10 @@ def resolve(
     if file is not None:
         given |= {name: (value, f"settings file {file}") for name, value in _read_file(file).items()}
     given |= _read_environment(environ, notes)
-    given |= {name: (value, _flag(name)) for name, value in flags.items()}
+    for name, value in flags.items():
+        if value == "":  # `--output-dir "$UNSET"`: taken for the current folder it would write where nobody looks
+            raise UserError(f"{_flag(name)} is empty", "give a value, or leave the option out")
+        given[name] = (value, _flag(name))
 
     preset = _choose_preset(given, environ, notes)
     merged = {name: (value, f"preset {preset}") for name, value in PRESETS[preset].items()} | given

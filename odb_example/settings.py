@@ -19,6 +19,10 @@ SHARED, TRAIN, DATA, INSPECT, VALLOSS, BENCHMARK, COMPARE = (
 )  # fmt: skip
 
 LossScaling = Literal["token", "sample", "odb-exact", "odb-approx", "none"]
+MAX_SEED = 2**32 - 1  # what numpy takes
+GroupOrderFlip = Literal[
+    "none", "A", "B", "C", "D", "rank_epoch_random", "rank_window_balanced", "rank_window_random"
+]  # fmt: skip
 LoaderKind = Literal["odb", "standard", "group_by_length", "batch_rebalance", "oracle"]
 ProcessorBackend = Literal["auto", "qwen_vl", "generic"]
 
@@ -89,7 +93,9 @@ class Settings(BaseModel):
         False, "run Python code that a checkpoint ships", TRAIN, INSPECT, VALLOSS, BENCHMARK,
         env="ODB_MM_MIX_TRUST_REMOTE_CODE",
     )  # fmt: skip
-    seed: int = _option(42, "seed of data order, dropout and the miniature", SHARED, env="ODB_MM_MIX_SEED", ge=0)
+    seed: int = _option(
+        42, "seed of data order, dropout and the miniature", SHARED, env="ODB_MM_MIX_SEED", ge=0, le=MAX_SEED
+    )
 
     # --- data build -----------------------------------------------------------------------------------------------
     recipe_root: str | None = _option(
@@ -129,7 +135,7 @@ class Settings(BaseModel):
         env="ODB_MM_MIX_SPLIT_MODE",
     )  # fmt: skip
     val_size: float = _option(0.05, "held-out share, or a count when above 1", TRAIN, env="ODB_MM_MIX_VAL_SIZE", gt=0)
-    split_seed: int = _option(42, "seed of the split", TRAIN, env="ODB_MM_MIX_SPLIT_SEED", ge=0)
+    split_seed: int = _option(42, "seed of the split", TRAIN, env="ODB_MM_MIX_SPLIT_SEED", ge=0, le=MAX_SEED)
 
     # --- loader ---------------------------------------------------------------------------------------------------
     loader: LoaderKind = _option("odb", "how samples are grouped into batches", TRAIN, env="ODB_MM_MIX_LOADER")
@@ -146,7 +152,7 @@ class Settings(BaseModel):
     )  # fmt: skip
     max_patches: int = _option(0, "vision-patch cap of one group (0 = none)", TRAIN, env="ODB_MM_MIX_MAX_PATCHES", ge=0)
     join: bool = _option(True, "ODB: ranks that run out of samples wait for the others", TRAIN)
-    group_order_flip: str = _option("none", "ODB: rank-wise order of groups, as odb.apply takes it", TRAIN)
+    group_order_flip: GroupOrderFlip = _option("none", "ODB: rank-wise order of groups, as odb.apply takes it", TRAIN)
     no_warmup: bool = _option(False, "ODB: group only once the buffer is full, from the first step on", TRAIN)
     fixed_batch_size: int = _option(
         1, "rows per rank of the loaders with a fixed batch", TRAIN, env="ODB_MM_MIX_FIXED_BATCH_SIZE", gt=0
@@ -292,6 +298,9 @@ class Settings(BaseModel):
     def _consistent(self) -> Settings:
         if self.bf16 and self.fp16:
             raise ValueError("bf16 and fp16 exclude each other")
+        for size in (self.val_size, self.eval_val_size):
+            if size is not None and size > 1 and size != int(size):
+                raise ValueError(f"val_size {size:g} is neither a share below 1 nor a whole number of records")
         if self.node_rank >= self.nnodes:
             raise ValueError(f"node_rank {self.node_rank} needs nnodes above it, got {self.nnodes}")
         return self

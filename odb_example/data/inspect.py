@@ -28,7 +28,7 @@ from odb_example.data.masked_text import CLOSE, OPEN, masked_text
 from odb_example.data.records import RecordError
 from odb_example.data.samples import FinishedSamples, Sample, SampleError, SampleMaker
 from odb_example.data.store import Store
-from odb_example.files import write_json
+from odb_example.files import require_replaceable, write_json
 from odb_example.models.loading import ensure_model, load_processor
 from odb_example.settings import Settings
 
@@ -125,6 +125,7 @@ def inspect_data(settings: Settings) -> InspectReport:
     )
     _print_summary(report, closely, processor)
     if settings.inspect_output:
+        require_replaceable(Path(settings.inspect_output), "inspection", b"{")
         write_json(Path(settings.inspect_output), report.to_json())
     else:
         json.dump(report.to_json(), sys.stdout, indent=2, ensure_ascii=False, allow_nan=False)

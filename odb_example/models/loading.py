@@ -114,7 +114,7 @@ def load_model(
         return AutoModelForImageTextToText.from_pretrained(
             model, dtype=dtype, attn_implementation=attn_implementation, trust_remote_code=trust_remote_code
         )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise UserError(f"cannot load the model of {model}: {_first_line(error)}", _mend(model)) from error
 
 

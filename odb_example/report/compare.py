@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from odb_example import __version__
-from odb_example.files import write_json, writing
+from odb_example.files import require_replaceable, write_json, writing
 from odb_example.report import statistics
 from odb_example.report.comparable import Verdict, judge
 from odb_example.report.figures import PROTOCOL_WARNING, Figure, Flip, differences, figures_of, flips
@@ -124,6 +124,7 @@ def report_run(path: Path, output: Path) -> Comparison:
     from odb_example.report.page import render
     from odb_example.report.terminal import print_comparison
 
+    require_replaceable(output, "page", b"<!doctype html")
     comparison = build(read_runs([path]), read_untrained([path]))
     with writing(output) as stream:
         stream.write(render(comparison))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from odb_example.errors import UserError
-from odb_example.files import write_json
+from odb_example.files import require_replaceable, write_json
 from odb_example.report.reading import read_runs
 from odb_example.report.runs import Run
 
@@ -37,8 +37,9 @@ def write_record(runs: Sequence[Path], path: Path) -> None:
     """Write the record of ``runs`` (run folders or records) to ``path``.
 
     Raises:
-        UserError: an unfinished run, or two of one loader: a record has one side a loader.
+        UserError: an unfinished run, or two of one loader: a record has one side a loader; a file that is no record.
     """
+    require_replaceable(path, "record", b"{")
     write_json(path, record_of(read_runs(runs), name=path.stem))
 
 

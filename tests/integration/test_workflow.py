@@ -241,6 +241,13 @@ def test_bad_input_is_one_line_and_loses_nothing(
     assert _listing(project) == before
 
 
+def test_a_record_of_which_a_loader_process_can_make_no_sample_is_one_line(project: Path, tmp_path: Path) -> None:
+    done = _call(project, "standard", "--max-length", "3", "--max-steps", "1", "--output-dir", str(tmp_path / "run"))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "raise --max-length" in done.stderr.splitlines()[-1]
+
+
 def _listing(project: Path) -> dict[str, int]:
     return {str(path): path.stat().st_mtime_ns for path in project.rglob("*") if path.is_file()}
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import errno
 import os
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from odb_example.errors import UserError
-from odb_example.files import read_json, read_json_lines, write_json, write_json_lines
+from odb_example.files import read_json, read_json_lines, require_replaceable, write_json, write_json_lines
 
 pytestmark = pytest.mark.unit
 
@@ -49,6 +50,15 @@ def test_a_file_in_the_place_of_a_folder_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "out").write_text("")
     with pytest.raises(UserError, match="cannot write"):
         write_json(tmp_path / "out" / "result.json", {})
+
+
+@pytest.mark.parametrize(("content", "refused"), [("# notes", True), ("<!DOCTYPE html>", False), ("", False)])
+def test_a_result_replaces_no_file_of_another_kind(tmp_path: Path, content: str, refused: bool) -> None:
+    file = tmp_path / "README.md"
+    require_replaceable(file, "page", b"<!doctype html")
+    file.write_text(content)
+    with pytest.raises(UserError, match="is there and is no page") if refused else nullcontext():
+        require_replaceable(file, "page", b"<!doctype html")
 
 
 def test_nan_is_refused_because_it_is_not_json(tmp_path: Path) -> None:
