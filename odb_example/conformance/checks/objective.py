@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -144,6 +145,8 @@ def _from_single_samples(pipeline: Pipeline, samples: Sequence[Sample], losses: 
     with torch.no_grad():
         alone = [float(_shares(pipeline, [sample], 1, [[0]])[0]) for sample in samples]
     ratios = [came / float(row.mean()) for came, row in zip(alone, losses, strict=True)]
+    if not all(0 < ratio < math.inf for ratio in ratios):
+        return f"a sample in a step of its own has the loss {alone[0]:.4g}: nothing can be learnt from that"
     if all(is_close(ratio, 1.0) for ratio in ratios):
         return "the weights of batches or tokens are not their share of the step's total"
     if all(is_close(ratio, ratios[0]) for ratio in ratios):

@@ -102,6 +102,8 @@ WRONG: dict[str, tuple[str, Pipeline, str]] = {
     "a permille": ("loss", _loss(lambda own, _, step: own.sum() * 1.001 / step.label_tokens), "1.0010 times"),
     "by rows": ("loss", _loss(lambda own, batch, _: own.sum() / len(batch["labels"])), "by the number of rows"),
     "a penalty": ("loss", _loss(lambda own, _, step: (own**2 + own).sum() / step.label_tokens), "a penalty"),
+    "no number": ("loss", _loss(lambda own, *_: own.sum() * float("nan")), "has the loss nan"),
+    "nothing": ("loss", _loss(lambda own, *_: own.sum() * 0), "has the loss 0"),
     "labels early": ("sample", _sample(_early), "one place too early"),
     "a gap": ("sample", _sample(_gap), "have a gap"),
     "the neighbour": ("sample", _sample(_neighbour), "the index is off by -1"),
