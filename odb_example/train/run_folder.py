@@ -1,7 +1,8 @@
 """The run folder: where a run writes, and whether it may.
 
 A folder remembers what it was made from (`RunIdentity`). Another model, data, split or objective is refused without
-``--overwrite``, and so is a fresh start over checkpoints that could be resumed. Importing this costs no torch.
+``--overwrite``, and so is a fresh start over checkpoints that could be resumed, or over a finished run that other
+settings made. Importing this costs no torch.
 """
 
 from __future__ import annotations
@@ -14,11 +15,20 @@ from typing import Any
 import yaml
 
 from odb_example.errors import UserError
+from odb_example.evaluate.folders import BENCHMARK_FOLDER, VALIDATION_FOLDER
 from odb_example.files import read_json, write_json, writing
 from odb_example.settings import Settings
 
 IDENTITY_FILE = "run_identity.json"
 SETTINGS_FILE = "run_settings.yaml"
+# What decides, beside `RunIdentity`, what a run ends with; other settings say where, how fast, or what is told.
+DECIDING = (
+    "seed", "processor_backend", "max_length", "image_max_pixels", "on_bad_record", "token_budget", "buffer_size",
+    "max_patches", "join", "group_order_flip", "no_warmup", "fixed_batch_size", "max_steps", "num_train_epochs",
+    "gradient_accumulation_steps", "lr", "lr_scheduler_type", "warmup_ratio", "max_grad_norm", "bf16", "fp16",
+    "trainable_keywords", "freeze_vision_tower", "freeze_multimodal_projector", "freeze_language_model", "lora_r",
+    "lora_alpha", "lora_dropout", "lora_target_modules", "save_final_model", "trainer",
+)  # fmt: skip
 PARTIAL_CHECKPOINTS = ".checkpoints-being-written"
 
 
@@ -66,6 +76,8 @@ def refuse_anothers(folder: Path, identity: RunIdentity, settings: Settings) -> 
         return
     if (folder / IDENTITY_FILE).is_file():
         differing = identity.differs_from(RunIdentity(**read_json(folder / IDENTITY_FILE)))
+        if settings.resume is None and any(folder.glob("train_summary_*.json")):
+            differing += _other_settings(folder, settings)
         if differing:
             raise UserError(
                 f"run folder {folder} was made with other settings: {', '.join(differing)}",
@@ -76,6 +88,29 @@ def refuse_anothers(folder: Path, identity: RunIdentity, settings: Settings) -> 
             f"run folder {folder} holds {kept[-1].name}",
             "give --resume newest to go on from it, or --overwrite to start again",
         )
+
+
+def _other_settings(folder: Path, settings: Settings) -> list[str]:
+    """The deciding settings in which the run that ended in ``folder`` differs from this one, with both values."""
+    try:
+        earlier = yaml.safe_load((folder / SETTINGS_FILE).read_text(encoding="utf-8"))
+    except (OSError, yaml.YAMLError) as error:
+        return [f"{SETTINGS_FILE} cannot be read ({' '.join(str(error).split())})"]
+    now = settings.model_dump()
+    there = {name: earlier.get(name, Settings.model_fields[name].default) for name in DECIDING}
+    return [f"{name} ({there[name]!r} there, {now[name]!r} now)" for name in DECIDING if there[name] != now[name]]
+
+
+def forget_the_former_model(folder: Path, *, another_is_saved: bool) -> None:
+    """Remove what an earlier run left about its model, now that another has been trained in its place.
+
+    Evaluations would be taken for the new model's, and a model that stays would be evaluated as if it were the new one.
+    """
+    for name in (VALIDATION_FOLDER, BENCHMARK_FOLDER, "adapter"):
+        shutil.rmtree(folder / name, ignore_errors=True)
+    if not another_is_saved:
+        for path in (folder / "config.json", *folder.glob("model*.safetensors*")):
+            path.unlink(missing_ok=True)
 
 
 def claim(folder: Path, identity: RunIdentity, settings: Settings) -> None:

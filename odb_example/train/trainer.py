@@ -42,7 +42,14 @@ from odb_example.train.inputs import Inputs, open_inputs
 from odb_example.train.loaders import Batch, OdbLoader, TrainLoader, apply_odb, build_loader
 from odb_example.train.records import Recorder
 from odb_example.train.resume import ResumePoint, TrainedSamples, find_resume_point
-from odb_example.train.run_folder import PARTIAL_CHECKPOINTS, RunIdentity, claim, refuse_anothers, run_folder
+from odb_example.train.run_folder import (
+    PARTIAL_CHECKPOINTS,
+    RunIdentity,
+    claim,
+    forget_the_former_model,
+    refuse_anothers,
+    run_folder,
+)
 from odb_example.train.summary import opening, prefetch_factor, summary
 from odb_example.train.text_only import BlankImage
 from odb_example.train.trackers import tracker_callbacks
@@ -110,6 +117,8 @@ def train(settings: Settings) -> TrainResult:
     if progress:
         progress.end(recorder.records[-1] if recorder.records else None)
 
+    if ranks.is_main:
+        forget_the_former_model(folder, another_is_saved=settings.save_final_model)
     if settings.save_final_model:
         _save(run.trainer, processor, folder, ranks)
     result = summary(

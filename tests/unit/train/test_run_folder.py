@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from odb_example.errors import UserError
 from odb_example.settings import Settings
-from odb_example.train.run_folder import RunIdentity, checkpoints_of, claim, run_folder
+from odb_example.train.run_folder import (
+    DECIDING,
+    RunIdentity,
+    checkpoints_of,
+    claim,
+    forget_the_former_model,
+    run_folder,
+)
 
 pytestmark = pytest.mark.unit
 
@@ -56,3 +64,36 @@ def test_the_settings_of_a_run_repeat_it(tmp_path: Path) -> None:
     claim(tmp_path, IDENTITY, settings)
     again = Settings(**yaml.safe_load((tmp_path / "run_settings.yaml").read_text()))
     assert again == settings.model_copy(update={"overwrite": False})
+
+
+def _finished(folder: Path, settings: Settings) -> None:
+    claim(folder, IDENTITY, settings)
+    (folder / "train_summary_odb.json").write_text("{}")
+
+
+@pytest.mark.parametrize(("name", "value"), [("lr", 1e-4), ("max_steps", 3), ("trainer", {"adam_beta2": "0.9"})])
+def test_a_finished_run_of_other_settings_is_replaced_only_when_told(tmp_path: Path, name: str, value: Any) -> None:
+    _finished(tmp_path, Settings())
+    claim(tmp_path, IDENTITY, Settings(num_workers=7))
+    with pytest.raises(UserError, match=rf"other settings: {name} \(.* there, .* now\); .*--overwrite"):
+        claim(tmp_path, IDENTITY, Settings(**{name: value}))
+    claim(tmp_path, IDENTITY, Settings(**{name: value}, resume="newest"))
+    claim(tmp_path, IDENTITY, Settings(**{name: value}, overwrite=True))
+
+
+def test_every_deciding_setting_is_one_and_is_compared(tmp_path: Path) -> None:
+    assert set(DECIDING) <= set(Settings.model_fields)
+    _finished(tmp_path, Settings(lora_target_modules="q_proj", trainer={"adam_beta2": "0.9"}))
+    claim(tmp_path, IDENTITY, Settings(lora_target_modules="q_proj", trainer={"adam_beta2": "0.9"}))
+
+
+@pytest.mark.parametrize("another_is_saved", [True, False])
+def test_what_was_said_of_the_former_model_goes_with_it(tmp_path: Path, another_is_saved: bool) -> None:
+    for name in ("eval_out_hf_valloss", "mmmu_mc_likelihood_hf", "adapter", "other"):
+        (tmp_path / name).mkdir()
+    for name in ("config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json", "notes.txt"):
+        (tmp_path / name).touch()
+    forget_the_former_model(tmp_path, another_is_saved=another_is_saved)
+    left = {"other", "notes.txt"}
+    model = {"config.json", "model-00001-of-00002.safetensors", "model.safetensors.index.json"}
+    assert {path.name for path in tmp_path.iterdir()} == (left | model if another_is_saved else left)
